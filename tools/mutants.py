@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "once-aborted-is-not-copied",
         "cyproducer/spark/exactly_once/driver.py",
-        "            if aborted:\n",
-        "            if False:\n",
+        "        if not aborted:\n",
+        "        if True:\n",
         ("tests/spark/exactly_once/test_protocol.py::test_the_brokers_time_out_what_is_open_at_every_step",),
     ),
     Mutant(
@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "once-losers-left-open",
         "cyproducer/spark/exactly_once/driver.py",
-        "        self._abort_open()\n        return Committed",
-        "        return Committed",
+        "            self._abort_open(_AFTERWARDS_S)\n",
+        "            pass\n",
         ("tests/spark/exactly_once/test_sink.py::test_an_attempt_that_runs_again_has_an_id_of_its_own",),
     ),
     Mutant(
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "once-second-call-skipped",
         "cyproducer/spark/exactly_once/each_batch.py",
-        "            if last == this and succeeded:\n",
+        "            if last == this and taken:\n",
         "            if False:\n",
         (
             "tests/spark/exactly_once/test_each_batch.py::test_a_second_call_in_a_batch_is_refused_after_the_first_has_succeeded",
@@ -143,10 +143,19 @@ MUTANTS = [
     Mutant(
         "once-accepted-without-committing",
         "cyproducer/spark/exactly_once/driver.py",
-        "        self._complete(last, identity, accept=True)\n",
-        "        self._cluster.write(identity, last.as_done())\n",
+        "            aborted, left_out = self._outcomes(last.tasks)\n",
+        "            aborted, left_out = [], []\n",
         (
             "tests/spark/exactly_once/test_protocol.py::test_accepting_what_could_still_be_committed_commits_it",
+        ),
+    ),
+    Mutant(
+        "once-tidying-up-for-ever",
+        "cyproducer/spark/exactly_once/driver.py",
+        "            self._abort_open(_AFTERWARDS_S)\n",
+        "            self._abort_open()\n",
+        (
+            "tests/spark/exactly_once/test_protocol.py::test_a_batch_that_is_done_does_not_fail_because_brokers_list_no_transactions",
         ),
     ),
     Mutant(

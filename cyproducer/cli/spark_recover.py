@@ -142,6 +142,13 @@ def _accept(recovery: Recovery, state: PrefixState, key: str, parser: argparse.A
     sinks = {each.sink.key: each.sink for each in state.sinks}
     if key not in sinks:
         parser.error(f"--accept {key}: must be one of {', '.join(sinks) or 'none'}")
-    decision = recovery.accept(sinks[key])
-    say(sys.stdout, f"{key}: batch {decision.batch} with {decision.rows} rows counts as complete")
+    accepted = recovery.accept(sinks[key])
+    for each in accepted.left_out:
+        say(sys.stdout, f"left out: {each}")
+    batch = accepted.decision
+    say(
+        sys.stdout,
+        f"{key}: batch {batch.batch} of {batch.rows} rows counts as complete, without "
+        f"{len(accepted.left_out)} of its {len(batch.tasks)} transactions",
+    )
     return 0

@@ -389,8 +389,7 @@ def exactly_once_options(
     if prefix is None or not is_prefix(prefix):
         raise KafkaConfigurationError(
             f"option 'transactionalIdPrefix'={prefix!r}: must be 1 to 100 letters, digits, '.', '_' and '-', "
-            f"beginning with a letter or digit; deliveryGuarantee {EXACTLY_ONCE!r} needs it, and no other "
-            "application may have it"
+            f"beginning with a letter or digit; deliveryGuarantee {EXACTLY_ONCE!r} needs it"
         )
     return ExactlyOnceOptions(
         prefix,

@@ -6,8 +6,8 @@
 Each life of the driver is killed with SIGKILL, with its JVM, at the n-th step of the protocol that it comes
 to, where the process that comes to the step waits; half of them go on from there, and are killed at some
 moment within a second. With three nodes, some lives also lose a node at a step before that, which comes back
-after the kill. Prints a line for each life, and a table at the end; the exit
-code is 1 if a check fails. Needs Java, Maven and pyspark.
+after the kill. Prints a line for each life, and a table at the end; the exit code is 1 if a check fails.
+Needs Java, Maven and pyspark.
 """
 
 from __future__ import annotations
@@ -273,13 +273,14 @@ class Life:
         assert not self._reading.is_alive(), f"the driver did not end:\n{self.steps}\n{self._driver.said}"
         return self._driver.said
 
-    def kill(self) -> bool:
+    def kill(self, *, may_end: bool = False) -> bool:
         """Kills the driver's JVM and Python process at the same time, and then what waits at a step. Returns
-        whether the driver was running."""
+        whether the driver was running. ``may_end``: it does not wait at a step."""
         if not self._driver.running:
             return False
         running = below(self._driver.pid)
         jvms = [each for each in running if "org.apache.spark.deploy.SparkSubmit" in each.command]
+        assert jvms or may_end, running
         for pid in (*(each.pid for each in jvms), self._driver.pid):
             # A JVM may end just now.
             with suppress(ProcessLookupError):
@@ -383,11 +384,11 @@ def killed(stream: Stream, rng: random.Random) -> str | None:
             kafka.kill(down)
             life.go_on(str(number + rng.randrange(1, 12)))
             at = life.held()
-        if at is not None and rng.random() < BETWEEN_STEPS:
+        if between := at is not None and rng.random() < BETWEEN_STEPS:
             life.go_on()
             time.sleep(rng.random())
             at += ", and up to a second more"
-        if at is None or not life.kill():
+        if at is None or not life.kill(may_end=between):
             life.ends_well()
             at = None
     if down is not None:

@@ -47,21 +47,27 @@ class Cluster(Protocol):
         """Writes a decision as one transaction; returns the identity for the next one.
 
         Raises:
-            NotDecidedError: the identity is not valid any more, and nothing was written.
+            NotDecidedError: nothing was written: the identity is not valid any more, or the decision was
+                refused, for example as too large.
             KafkaError: it may have been written.
         """
 
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
         """Writes the records of aborted transactions again, and a decision, as one transaction; returns the
-        identity for the next one. Raises the errors of ``write``."""
+        identity for the next one.
+
+        Raises:
+            DecisionLogError: some of the records are not there any more. Nothing was written.
+            NotDecidedError, KafkaError: as ``write``.
+        """
 
     def give_up(self, identity: Identity) -> bool:
         """Ends an identity; returns whether it was valid until now, so that nothing was or will be written
         under it."""
 
     def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
-        """Returns the open transactions of the sink's tasks, without their places. None: the call may take as
-        long as all calls."""
+        """Returns the open transactions of the sink's tasks, without their places. ``timeout_s``: for each of
+        two requests; None: until the deadline of this view."""
 
     def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
         """Says of each transaction that is not open any more what it is."""
@@ -69,8 +75,9 @@ class Cluster(Protocol):
     def commit(self, transactions: Sequence[TaskTransaction]) -> list[End]:
         """Commits prepared transactions, at the same time; returns how each has ended, now or before."""
 
-    def abort(self, transactions: Sequence[TaskTransaction]) -> None:
-        """Aborts open transactions, as far as they are open."""
+    def abort(self, transactions: Sequence[TaskTransaction], timeout_s: float | None = None) -> None:
+        """Aborts open transactions, as far as they are open. ``timeout_s``: None: until the deadline of this
+        view."""
 
     def missing(self, transaction: TaskTransaction) -> str | None:
         """Says which records of a transaction are not in the log any more; None: all are there."""

@@ -23,7 +23,8 @@ _REMEMBERED_QUERIES: Final = 50
 
 
 class DecisionLogError(KafkaError):
-    """The decision log can't be used, or has lost records. The message says what to do."""
+    """The decision log can't be used, or has lost records; or records that were decided are lost. The message
+    says what to do."""
 
 
 class Identity(NamedTuple):

@@ -25,8 +25,9 @@ are still in the log. The copies and *done* are one transaction, so that nobody 
 """
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +47,8 @@ from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdi
 log: Final = logging.getLogger("cyproducer.spark")
 
 _NAMED: Final = 3
-_AFTERWARDS_S: Final = 10.0
-"""How long a commit may look for open transactions after its batch is complete."""
+_AFTERWARDS_S: Final = 5.0
+"""How long each of three requests may take that abort what is open after a batch is complete."""
 
 
 class DecidedError(KafkaError):
@@ -87,6 +88,14 @@ class Committed:
     skipped: bool = False
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """What ``accept`` has done. ``left_out``: says of each transaction that it could not complete why."""
+
+    decision: Decision
+    left_out: list[str]
+
+
 class Driver:
     """The driver's part of one batch. See the module's docstring.
 
@@ -109,7 +118,7 @@ class Driver:
         self._cluster = cluster
         self._sink = sink
         self._topic = topic
-        self._known_topics = {topic, dead_letter_topic} - {None}
+        self._known_topics = {each for each in (topic, dead_letter_topic) if each is not None}
         self._starting_batch = starting_batch
 
     # Before the tasks
@@ -129,7 +138,7 @@ class Driver:
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
-        self._cluster.check_rights(sorted(filter(None, self._known_topics)))
+        self._cluster.check_rights(sorted(self._known_topics))
         self._check_hash(history)
         last = history.get(self._sink.key)
         if last is None:
@@ -217,16 +226,7 @@ class Driver:
             raise
         if written:
             self._complete(decision, identity)
-        try:
-            self._abort_open(_AFTERWARDS_S)
-        except KafkaError as error:
-            log.warning(
-                "%s: batch %d is written; whether attempts have left transactions open is not known (%s): "
-                "the next batch aborts them",
-                self._sink.key,
-                batch,
-                error,
-            )
+        self._tidy_up(decision)
         return Committed(batch, rows)
 
     def _decide(self, identity: Identity, decision: Decision) -> Identity:
@@ -257,7 +257,7 @@ class Driver:
         self._cluster.abort([each.transaction for each in tasks if each.transaction is not None])
         return True
 
-    def accept(self) -> Decision:
+    def accept(self) -> Accepted:
         """Completes the last decision as far as that is possible, and writes that it is done.
 
         Raises:
@@ -268,39 +268,34 @@ class Driver:
         last = self._cluster.history().get(self._sink.key)
         if last is None or last.done:
             raise DecisionLogError(f"{self._sink.key!r} has nothing that is decided and not complete")
-        self._complete(last, identity, accept=True)
-        self._abort_open()
-        return last
+        with self._decided(last):
+            aborted, left_out = self._outcomes(last.tasks)
+            self._finish(last, identity, aborted)
+        self._tidy_up(last)
+        return Accepted(last, left_out)
 
     # Common
 
-    def _complete(self, decision: Decision, identity: Identity, *, accept: bool = False) -> Identity:
-        """Commits the transactions of a decision, and writes that it is done; returns the next identity.
-        ``accept``: does so without transactions whose outcome can't be known, or whose records are gone."""
-        try:
+    def _complete(self, decision: Decision, identity: Identity) -> Identity:
+        """Commits the transactions of a decision, and writes that it is done; returns the next identity."""
+        with self._decided(decision):
             aborted, problems = self._outcomes(decision.tasks)
-            if problems:
-                said = "; ".join(problems[:_NAMED])
-                if not accept:
-                    raise DecisionLogError(
-                        f"{self._sink.key!r}: batch {decision.batch} was decided and can't be completed: "
-                        f"{said} ({len(problems)} of {len(decision.tasks)} transactions). 'python -m "
-                        f"cyproducer spark-recover --prefix {self._sink.prefix} --accept {self._sink.key}' "
-                        "completes it without them. Then compare the topic with the source, and write what "
-                        "is missing under another name"
-                    )
-                log.warning("%s, batch %d: completed without: %s", self._sink.key, decision.batch, said)
-            if aborted:
-                log.warning(
-                    "%s, batch %d: the brokers have aborted %d transactions after they were decided (%s): "
-                    "copying their records",
-                    self._sink.key,
-                    decision.batch,
-                    len(aborted),
-                    _some([each.transactional_id for each in aborted]),
-                )
-                return self._cluster.copy(identity, aborted, decision.as_done())
-            return self._cluster.write(identity, decision.as_done())
+            if not problems:
+                return self._finish(decision, identity, aborted)
+        key = shlex.quote(self._sink.key)
+        raise DecisionLogError(
+            f"{self._sink.key!r}: batch {decision.batch} was decided and can't be completed: "
+            f"{'; '.join(problems[:_NAMED])} ({len(problems)} of {len(decision.tasks)} transactions). "
+            f"'python -m cyproducer spark-recover -b BROKERS --prefix {self._sink.prefix} --accept {key}' "
+            "completes it without them, and lists them. Then compare the topic with the source, and write "
+            "what is missing under another name"
+        )
+
+    @contextmanager
+    def _decided(self, decision: Decision) -> Iterator[None]:
+        """What fails in the block leaves a batch that is decided and not complete."""
+        try:
+            yield
         except DecisionLogError:
             raise
         except KafkaError as error:
@@ -308,6 +303,21 @@ class Driver:
                 f"{self._sink.key!r}: batch {decision.batch} was decided and is not complete: {error}. "
                 f"{_AFTER_DECISION}"
             ) from error
+
+    def _finish(self, decision: Decision, identity: Identity, aborted: list[TaskTransaction]) -> Identity:
+        """Copies the records of transactions that the brokers have aborted, and writes that the decision is
+        done; returns the next identity."""
+        if not aborted:
+            return self._cluster.write(identity, decision.as_done())
+        log.warning(
+            "%s, batch %d: the brokers have aborted %d transactions after they were decided (%s): copying "
+            "their records",
+            self._sink.key,
+            decision.batch,
+            len(aborted),
+            _some([each.transactional_id for each in aborted]),
+        )
+        return self._cluster.copy(identity, aborted, decision.as_done())
 
     def _outcomes(self, tasks: Sequence[TaskTransaction]) -> tuple[list[TaskTransaction], list[str]]:
         """Commits transactions; returns those that the brokers have aborted, and what can't be completed."""
@@ -335,7 +345,21 @@ class Driver:
                 self._sink.key,
                 _some([each.transactional_id for each in found]),
             )
-            self._cluster.abort(found)
+            self._cluster.abort(found, timeout_s)
+
+    def _tidy_up(self, decision: Decision) -> None:
+        """Aborts what attempts have left open, after a batch was completed. The next plan does the same, so
+        this may fail."""
+        try:
+            self._abort_open(_AFTERWARDS_S)
+        except KafkaError as error:
+            log.warning(
+                "%s: batch %d is written; transactions that attempts have left open could not be looked for "
+                "or aborted (%s): the next batch does that",
+                self._sink.key,
+                decision.batch,
+                error,
+            )
 
 
 _AFTER_DECISION: Final = (

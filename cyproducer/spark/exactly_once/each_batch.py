@@ -41,9 +41,10 @@ _NEEDS_APP: Final = (
 )
 
 _lock = threading.Lock()
-# For each sink that this process has written: the run and batch, the function, and whether it has succeeded.
-# The function itself, not its id: one that a program makes for one call may get the id of the one before.
-_written: dict[str, tuple[tuple[str, int], "WriteOnce", bool]] = {}
+# For each sink that this process has written: the run and batch, the function, and whether that has written
+# it or writes it now. The function itself, not its id: one that a program makes for one call may get the id
+# of the one before.
+_written: dict[str, tuple[tuple[str, int] | None, "WriteOnce", bool]] = {}
 
 
 class WriteOnce:
@@ -68,7 +69,17 @@ class WriteOnce:
     def __call__(self, df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, self._topic, headers=True)
         sink = self._sink(df)
-        self._check_first(sink, batch_id, df)
+        this = self._take(sink, batch_id, df)
+        try:
+            self._write(df, batch_id, columns, sink)
+        except BaseException:
+            # It may be called again.
+            with _lock:
+                if _written.get(sink.key) == (this, self, True):
+                    _written[sink.key] = (this, self, False)
+            raise
+
+    def _write(self, df: "DataFrame", batch_id: int, columns: Columns, sink: Sink) -> None:
         timeout_ms = self._options.timeout_ms
         with self._driver(sink) as driver:
             plan = driver.plan(batch_id)
@@ -83,14 +94,13 @@ class WriteOnce:
             # Spark runs no task for a DataFrame that it knows to be empty.
             query = _property(df, QUERY_PROPERTY)
             outcomes = [TaskOutcome(plan, plan.standing.judge(query, batch_id), query, batch_id, 0)]
-        # The time of the tasks does not count.
+        # A new view, whose deadline does not include the time of the tasks.
         with self._driver(sink) as driver:
             try:
                 done = driver.commit(outcomes)
             except Exception:
                 driver.abort(outcomes)
                 raise
-        self._note_success(sink)
         if done.skipped:
             log.info("micro-batch %d: its %d rows were written before", batch_id, done.rows)
             return
@@ -113,32 +123,32 @@ class WriteOnce:
             app = f"{query}/{self._topic or '*'}"
         return Sink(self._options.prefix, JOB, app)
 
-    def _check_first(self, sink: Sink, batch_id: int, df: "DataFrame") -> None:
-        """Refuses a second function that writes the same sink in the same batch, and a second call of one
-        that has written it: they would be skipped."""
+    def _take(self, sink: Sink, batch_id: int, df: "DataFrame") -> tuple[str, int] | None:
+        """Notes that this function writes a batch, and returns the run and the batch; None: Spark does not
+        say which run it is.
+
+        Raises:
+            BatchOrderError: another function has written it, or this one: the call would be skipped.
+        """
         run = _property(df, _RUN_PROPERTY) or os.environ.get(_CONNECT_WORKER)
         if run is None:
-            return
+            return None
         this = (run, batch_id)
         with _lock:
-            last, function, succeeded = _written.get(sink.key, (None, self, False))
+            last, function, taken = _written.get(sink.key, (None, self, False))
             if last == this and function is not self:
                 raise BatchOrderError(
                     f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second "
                     "would be skipped as written before: give each its own txn_app_id"
                 )
-            if last == this and succeeded:
+            if last == this and taken:
                 raise BatchOrderError(
                     f"{sink.key!r}: the function is called twice in batch {batch_id}, and the second call "
                     "would be skipped as written before: make a function for each DataFrame, with its own "
                     "txn_app_id"
                 )
-            _written[sink.key] = (this, self, False)
-
-    def _note_success(self, sink: Sink) -> None:
-        with _lock:
-            if sink.key in _written:
-                _written[sink.key] = (*_written[sink.key][:2], True)
+            _written[sink.key] = (this, self, True)
+        return this
 
 
 def _is_connect() -> bool:

@@ -18,7 +18,6 @@ from cyproducer.errors import (
     ApplicationRecoverableError,
     InvalidReplicationFactorError,
     KafkaError,
-    RecordTooLargeError,
     TopicAuthorizationFailedError,
     UnsupportedVersionError,
 )
@@ -49,7 +48,8 @@ LEVEL: Final = 2
 """The level of ``transaction.version`` whose EndTxn ends an epoch, on which the protocol stands (KIP-890)."""
 _LEAST_S: Final = 60.0
 _LOG_TIMEOUT_MS: Final = 900_000
-"""The longest transaction of the log, which may copy many records: brokers' default maximum."""
+"""The log's transactions have the tasks' timeout, as they may copy what a task has written, but no longer one
+than this: the brokers' default maximum."""
 _REPLICAS: Final = 3
 _CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -138,6 +138,9 @@ class KafkaCluster:
     @property
     def _left_s(self) -> float:
         return max(1.0, self._deadline - time.monotonic())
+
+    def _within(self, timeout_s: float | None) -> float:
+        return self._left_s if timeout_s is None else min(timeout_s, self._left_s)
 
     # The log's identity
 
@@ -269,8 +272,14 @@ class KafkaCluster:
             producer.begin_transaction()
             more(producer)
             producer.send(self._topic, decision.encode(), decision.sink.encode(), partition=0)
+        except KafkaError as error:
+            self._abort_decision(producer, error)
+            if isinstance(error, DecisionLogError):
+                raise
+            raise NotDecidedError(str(error)) from error
+        try:
             producer.commit_transaction(self._left_s)
-        except (AbortableError, RecordTooLargeError) as error:
+        except AbortableError as error:
             # If the abort succeeds, nobody else has ended this identity.
             self._abort_decision(producer, error)
             raise NotDecidedError(str(error)) from error
@@ -297,8 +306,8 @@ class KafkaCluster:
         return [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
 
     def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
-        seconds = self._left_s if timeout_s is None else min(timeout_s, self._left_s)
-        found = described_open(self._admin, self._sink.id_prefix, self._sink.owns, seconds)
+        within = self._within(timeout_s)
+        found = described_open(self._admin, self._sink.id_prefix, self._sink.owns, within)
         return [TaskTransaction(each.transactional_id, each.producer_id, each.epoch) for each in found]
 
     def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
@@ -320,8 +329,8 @@ class KafkaCluster:
         ended = self._admin.commit_all([_prepared(each) for each in transactions], self._left_s)
         return [_ENDS.get(each.outcome, End.UNKNOWN) for each in ended]
 
-    def abort(self, transactions: Sequence[TaskTransaction]) -> None:
-        self._admin.abort_all([_prepared(each) for each in transactions], self._left_s)
+    def abort(self, transactions: Sequence[TaskTransaction], timeout_s: float | None = None) -> None:
+        self._admin.abort_all([_prepared(each) for each in transactions], self._within(timeout_s))
 
     def outcome(self, transaction: TaskTransaction) -> End:
         for place in transaction.places:
@@ -338,14 +347,15 @@ class KafkaCluster:
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
         def copies(producer: KafkaProducer) -> None:
             for transaction in aborted:
+                copied = 0
                 for topic, partition, record in self._records(transaction):
-                    producer.send(
-                        topic,
-                        record.value,
-                        record.key,
-                        list(record.headers),
-                        partition,
-                        record.timestamp,
+                    headers = list(record.headers)
+                    producer.send(topic, record.value, record.key, headers, partition, record.timestamp)
+                    copied += 1
+                if copied != transaction.records:
+                    raise DecisionLogError(
+                        f"brokers have deleted records of {transaction.transactional_id!r} while they were "
+                        f"copied: {copied} of {transaction.records} were there. Nothing was copied"
                     )
 
         return self._transaction(identity, decision, copies)

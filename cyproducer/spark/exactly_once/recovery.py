@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from cyproducer.spark.exactly_once.decisions import Decision, History
-from cyproducer.spark.exactly_once.driver import Driver
+from cyproducer.spark.exactly_once.driver import Accepted, Driver
 from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster, admin_for, described_open
 from cyproducer.spark.exactly_once.names import Sink, decision_topic
 from cyproducer.spark.sharing import SharedConfig
@@ -95,7 +95,8 @@ class Recovery:
         that runs.
 
         Raises:
-            DecidedError: it can't be completed.
+            DecidedError: it can't be completed now.
+            DecisionLogError: records of it are lost.
         """
         with closing(self._cluster(sink)) as cluster:
             Driver(cluster, sink).plan()
@@ -108,15 +109,13 @@ class Recovery:
             for aborted in self._admin.abort_open(each.transactional_id, timeout=self._timeout_s)
         ]
 
-    def accept(self, sink: Sink) -> Decision:
-        """Notes that a decided batch is complete, without looking at its transactions: for what can't be
-        found out any more. Fences a driver that runs.
-
-        Returns:
-            What was noted.
+    def accept(self, sink: Sink) -> Accepted:
+        """Completes a decided batch without those of its transactions whose records are lost, or whose
+        outcome can't be found out any more. Fences a driver that runs.
 
         Raises:
             DecisionLogError: the sink has nothing that is decided and not complete.
+            DecidedError: it can't be completed now.
         """
         with closing(self._cluster(sink)) as cluster:
             return Driver(cluster, sink).accept()

@@ -14,7 +14,7 @@ from typing import Final
 
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.decisions import Decision, History
-from cyproducer.spark.exactly_once.names import JOB, Sink
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
 
 STARTING_BATCH: Final = "startingBatchId"
 """The option that lets a stream begin with another batch than 0."""
@@ -40,7 +40,7 @@ class Standing:
     last: Decision | None = None
     """Without its transactions."""
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """Ids of queries that have written under the same prefix as other sinks, with these sinks' keys."""
+    """Ids of queries that have written under the same prefix as other streams, with these streams' keys."""
     topic: str | None = None
     """The topic of all rows; None: each row names its own."""
     starting_batch: int | None = None
@@ -149,7 +149,8 @@ def standing(
         tuple(
             (query, key)
             for key, decision in history.items()
-            if key != sink.key
+            # Not of functions for foreachBatch: a query may go on with the format instead.
+            if key != sink.key and key.startswith(f"{STREAM}:")
             for query in decision.queries[:1]
         ),
         topic,

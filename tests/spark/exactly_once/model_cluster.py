@@ -13,6 +13,7 @@ from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
 from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (
     Decision,
+    DecisionLogError,
     History,
     Identity,
     Place,
@@ -58,6 +59,8 @@ class Broker:
     """The topics of each check of rights."""
     clusters: int = 0
     """How many views of it were made."""
+    timeouts: list[float | None] = field(default_factory=list)
+    """Those of each look for open transactions, and of each abort."""
     on_step: Callable[[str], None] = lambda name: None
 
     def init(self, name: str) -> Identity:
@@ -178,7 +181,10 @@ class ModelCluster:
         return self._write(identity, decision, (), "done" if decision.done else "decided")
 
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
+        self._step("before reading for copies")
         rows = [row for transaction in aborted for row in self._rows(transaction)]
+        if self.broker.forgets.intersection(rows):
+            raise DecisionLogError("records were deleted while they were copied")
         return self._write(identity, decision, rows, "copying")
 
     def give_up(self, identity: Identity) -> bool:
@@ -200,6 +206,7 @@ class ModelCluster:
         ]
 
     def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
+        self.broker.timeouts.append(timeout_s)
         self._step("before listing the open ones")
         return [
             TaskTransaction(name, each.producer_id, each.epoch)
@@ -236,7 +243,8 @@ class ModelCluster:
             self._step(f"after commit {number}")
         return ends
 
-    def abort(self, transactions: Sequence[TaskTransaction]) -> None:
+    def abort(self, transactions: Sequence[TaskTransaction], timeout_s: float | None = None) -> None:
+        self.broker.timeouts.append(timeout_s)
         for number, each in enumerate(transactions):
             self._step(f"before abort {number}")
             self.broker.end(each.transactional_id, each.identity, False)

@@ -14,6 +14,7 @@ import pytest
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import BatchOrderError, WriteSummary, foreach_batch
 from cyproducer.spark.exactly_once import each_batch, task
+from cyproducer.spark.exactly_once.decisions import decode
 from cyproducer.spark.summary import WrittenRange
 from cyproducer.structs import PreparedTransaction
 from tests.spark import fake_pyspark as spark
@@ -36,7 +37,9 @@ class Frame:
         self._of_tasks = properties or {}
 
     def mapInArrow(self, function: Callable[[Any], Iterator[pa.RecordBatch]], schema: str) -> Any:
-        task._task_context().properties.update(self._of_tasks)
+        of_tasks = task._task_context().properties
+        of_tasks.clear()
+        of_tasks.update(self._of_tasks)
         batches = list(function(iter([pa.record_batch({"value": list(self._rows)})])))
         rows = [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
         return SimpleNamespace(collect=lambda: rows)
@@ -169,7 +172,24 @@ def test_a_batch_for_which_spark_makes_no_task_is_written(broker: Broker) -> Non
     empty = in_run("r1")
     empty.mapInArrow = lambda function, schema: SimpleNamespace(collect=list)
     write(empty, 0)
+    decided = [decode(each.decision) for each in broker.log if each.decision is not None]
+    assert [(each.batch, each.rows, each.done, each.query) for each in decided] == [(0, 0, True, "q")]
     write(in_run("r2", "a"), 1)
+    assert broker.visible == ["a"]
+
+
+def test_a_call_while_another_one_writes_the_batch_is_refused(broker: Broker) -> None:
+    write = function()
+    frame = in_run("r1", "a")
+    run = frame.mapInArrow
+
+    def both(*arguments: Any) -> Any:
+        with pytest.raises(BatchOrderError, match="is called twice in batch 0"):
+            write(in_run("r1", "b"), 0)
+        return run(*arguments)
+
+    frame.mapInArrow = both
+    write(frame, 0)
     assert broker.visible == ["a"]
 
 

@@ -12,7 +12,14 @@ import pytest
 from cyproducer.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 from cyproducer.spark.exactly_once.cluster import NotDecidedError
 from cyproducer.spark.exactly_once.decisions import DecisionLogError, decode
-from cyproducer.spark.exactly_once.driver import Committed, DecidedError, Driver, Plan, TaskOutcome
+from cyproducer.spark.exactly_once.driver import (
+    _AFTERWARDS_S,
+    Committed,
+    DecidedError,
+    Driver,
+    Plan,
+    TaskOutcome,
+)
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
 from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
 from tests.spark.exactly_once.model_cluster import TOPIC, Broker, ModelCluster, write_task
@@ -491,7 +498,8 @@ def test_an_operator_can_accept_what_is_not_complete() -> None:
     with pytest.raises(DecisionLogError):
         run.one()
     broker.on_step = lambda name: None
-    assert run.driver().accept().batch == 0
+    accepted = run.driver().accept()
+    assert (accepted.decision.batch, accepted.left_out) == (0, ["the records {'c'} are gone"])
     # What can be completed is.
     assert broker.visible == ["a", "b"]
     with pytest.raises(DecisionLogError, match="nothing that is decided and not complete"):
@@ -535,4 +543,22 @@ def test_a_batch_that_is_done_does_not_fail_because_brokers_list_no_transactions
 
     broker.on_step = hangs
     assert run.one().batch == 0
-    assert "batch 0 is written; whether attempts have left transactions open is not known" in caplog.text
+    assert "batch 0 is written; transactions that attempts have left open could not be looked" in caplog.text
+    # The plan may wait for as long as all calls.
+    assert broker.timeouts == [None, _AFTERWARDS_S]
+
+
+def test_records_that_are_deleted_while_they_are_copied_are_not_forgotten_in_silence() -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def late(name: str) -> None:
+        if name == "after decided":
+            broker.time_out()
+        if name == "before reading for copies":
+            broker.forgets = {"c"}
+
+    broker.on_step = late
+    with pytest.raises(DecisionLogError, match="deleted while they were copied"):
+        run.one()
+    assert broker.visible == []

@@ -97,7 +97,7 @@ def test_tasks_get_the_history_without_transactions() -> None:
     history = {
         SINK.key: Decision(SINK.key, 4, 10, "q", tasks=(TASK,)),
         "stream:/d": Decision("stream:/d", 1, 1, "other", earlier_queries=("before",)),
-        "job:j": Decision("job:j", 1, 1),
+        "job:j": Decision("job:j", 1, 1, "q"),
     }
     found = standing(SINK, history, "t", 3)
     assert (found.topic, found.starting_batch) == ("t", 3)
