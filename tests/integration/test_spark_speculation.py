@@ -1,5 +1,5 @@
-"""Tests speculative execution: two concurrent attempts of a slow task. Uses a cluster of two workers, because
-local Spark has no speculation.
+"""Tests speculative execution, two concurrent attempts of a slow task, and an executor that is killed. Uses a
+cluster of two workers, because local Spark has neither.
 
 The job allows no task failure. So a second attempt is a speculative copy, and killing one of both is not a
 failure.
@@ -8,7 +8,9 @@ failure.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,8 @@ TASKS = 3
 ROWS = 20 * BATCH
 SLOW = 0
 """The task that runs twice."""
+NOBODY = -1
+"""As the loser: no attempt."""
 
 SUMMARIES = """
 def keep(summary):
@@ -221,3 +225,34 @@ def test_only_rows_of_the_task_that_ran_twice_are_written_twice_and_in_transacti
     before = sum(sum(times.values()) for times in there.values())
     again = found(kafka.bootstrap_servers, topic, before + len(HOSTS))
     assert [task for task in sorted(there) if again[task][0] > there[task][0]] == list(range(len(HOSTS)))
+
+
+def test_a_job_whose_executor_is_killed_and_that_runs_again_is_written_once(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    signals = Signals(tmp_path)
+    topic = "spark-executor-killed"
+    kafka.create_topic(topic, PARTITIONS)
+
+    def run(loser: int) -> None:
+        ids = spark.range(0, TASKS, 1, TASKS)
+        once = exactly_once(topic) | {"txnAppId": "job", "txnVersion": "1"}
+        write(
+            ids.mapInArrow(SlowTask(signals, loser), "value string"), kafka.bootstrap_servers, topic, **once
+        )
+
+    def kill_executor() -> None:
+        # All rows of the other tasks, and some of the slow one.
+        until_written(kafka.bootstrap_servers, topic, (TASKS - 1) * ROWS + 1, signals)
+        os.kill(executor_of(attempts(tmp_path, SLOW)[0]).pid, signal.SIGKILL)
+        signals.give("go")
+
+    # It may be ended by a copy of the task on the other executor.
+    with meanwhile(signals, kill_executor), contextlib.suppress(Exception):
+        run(0)
+    run(NOBODY)
+    there = found(kafka.bootstrap_servers, topic, TASKS * ROWS)
+    assert sorted(there) == list(range(TASKS))
+    for times in there.values():
+        assert sorted(times) == list(range(ROWS))
+        assert set(times.values()) == {1}
