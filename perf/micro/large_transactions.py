@@ -28,8 +28,9 @@ import pyarrow as pa
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer import KafkaProducer
-from perf.comparison.brokers import Brokers
+from perf.comparison.brokers import AS_INSTALLED
 from perf.comparison.figures import Spread, table
+from tools.harness.kafka_cluster import KafkaCluster
 
 TOPIC = "perf-large"
 ROWS, CALLS = 10_000, 100
@@ -44,21 +45,8 @@ def used(pid: int) -> tuple[float, float, int]:
     return int(fields[11]) / TICKS, int(fields[12]) / TICKS, int(fields[7])
 
 
-def broker_pid() -> int:
-    """Returns the pid of the broker's JVM, a descendant of this process."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if command[0].endswith(b"java") and b"kafka.Kafka" in command:
-            return int(path.parent.name)
-    raise RuntimeError("no broker runs on this machine")
-
-
-def measure(bootstrap: str, rounds: int) -> dict[str, list[list[float]]]:
-    """Returns for each kind and round: seconds, then ``used`` of this process and of the broker."""
-    broker = broker_pid()
+def measure(bootstrap: str, broker: int, rounds: int) -> dict[str, list[list[float]]]:
+    """Returns for each kind and round: seconds, then ``used`` of this process and of the broker, a pid."""
     rows = pa.record_batch(
         [[b"%016d" % n for n in range(ROWS)], [(b"%d:" % n).ljust(100, b"x") for n in range(ROWS)]],
         names=["key", "value"],
@@ -108,8 +96,11 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=18)
     given = parser.parse_args()
-    with Brokers() as brokers:
-        found = measure(brokers.bootstrap("real", {TOPIC: 3}), given.rounds)
+    with KafkaCluster(jvm_options=AS_INSTALLED) as kafka:
+        kafka.create_topic(TOPIC, 3)
+        broker = kafka.pid(kafka.node_ids[0])
+        assert broker is not None
+        found = measure(kafka.bootstrap_servers, broker, given.rounds)
     rows = []
     for kind, rounds in found.items():
         spreads = [Spread.of(list(values)) for values in zip(*rounds, strict=True)]

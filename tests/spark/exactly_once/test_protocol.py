@@ -131,6 +131,17 @@ def crash() -> None:
     raise Crash
 
 
+def loses_a_row(broker: Broker) -> Callable[[str], None]:
+    """After the decision, the brokers abort its transactions, and the cleaner takes a row."""
+
+    def late(name: str) -> None:
+        if name == "after decided":
+            broker.time_out()
+            broker.forgets = {"c"}
+
+    return late
+
+
 def every_step(play: Callable[[Broker, int], At], least: int) -> None:
     """Repeats a play with the action at each step, until a run has fewer steps."""
     number = 1
@@ -310,12 +321,7 @@ def test_records_that_the_cleaner_took_are_not_forgotten_in_silence() -> None:
     broker = Broker()
     run = Run(broker)
 
-    def late(name: str) -> None:
-        if name == "after decided":
-            broker.time_out()
-            broker.forgets = {"c"}
-
-    broker.on_step = late
+    broker.on_step = loses_a_row(broker)
     says = r"batch 0 was decided and can't be completed: the records \{'c'\} are gone \(1 of 2 transactions\)"
     with pytest.raises(DecisionLogError, match=says):
         run.one()
@@ -489,12 +495,7 @@ def test_an_operator_can_accept_what_is_not_complete() -> None:
     broker = Broker()
     run = Run(broker)
 
-    def late(name: str) -> None:
-        if name == "after decided":
-            broker.time_out()
-            broker.forgets = {"c"}
-
-    broker.on_step = late
+    broker.on_step = loses_a_row(broker)
     with pytest.raises(DecisionLogError):
         run.one()
     broker.on_step = lambda name: None
