@@ -58,8 +58,9 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef extern from *:
     """
-    static _Thread_local void* cyp_here = NULL;
-    static _Thread_local void* cyp_listed = NULL;
+    #include "thread_local.h"
+    static CYP_THREAD_LOCAL void* cyp_here = NULL;
+    static CYP_THREAD_LOCAL void* cyp_listed = NULL;
     """
     void* here "cyp_here"        # the Bell of this thread's hub, if a greenlet of it is about to wait
     void* listed "cyp_listed"    # the Suspended that after_slice() waits for

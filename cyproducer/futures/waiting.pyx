@@ -33,7 +33,8 @@ from cyproducer.errors import IllegalStateError
 
 cdef extern from *:
     """
-    static _Thread_local int cyp_sends = 0;
+    #include "thread_local.h"
+    static CYP_THREAD_LOCAL int cyp_sends = 0;
     """
     int sends "cyp_sends"     # whether the calling thread is a sender thread
 

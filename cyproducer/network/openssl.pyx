@@ -21,6 +21,7 @@ If any check fails, the connection is served through ``SSLObject.read()`` and ``
 
 import sys
 
+from cpython.object cimport PyTypeObject
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uintptr_t
 from libc.string cimport memcmp, memset
@@ -37,7 +38,7 @@ cdef extern from "<dlfcn.h>" nogil:
 
 cdef extern from "Python.h":
     int Py_tp_dealloc
-    void* PyType_GetSlot(object type, int slot)
+    void* PyType_GetSlot(PyTypeObject* type, int slot)
 
 cdef extern from "read_memory.h" nogil:
     size_t cyp_read_memory(const void* source, void* into, size_t size)
@@ -98,7 +99,7 @@ cdef object look_up():
     for kind, pointers in ((base_context, 1), (base_bio, 1), (base_socket, 2)):
         if kind.__basicsize__ < head + pointers * <Py_ssize_t>sizeof(void*):
             raise LookupError(f"its {kind.__name__} is smaller than expected")
-    if dladdr(PyType_GetSlot(base_context, Py_tp_dealloc), &info) == 0:
+    if dladdr(PyType_GetSlot(<PyTypeObject*>base_context, Py_tp_dealloc), &info) == 0:
         raise LookupError("the library of the _ssl module is unknown")
     # RTLD_NOLOAD: only a handle of what is loaded. The executable itself has no name that dlopen() finds.
     symbols.handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
@@ -145,7 +146,9 @@ def why_not():
 
 cdef const OpenSsl* openssl() except? NULL:
     """Returns the functions; NULL if they cannot be used."""
-    return NULL if why_not() else &functions
+    if why_not():
+        return NULL
+    return &functions
 
 
 cdef void* pointer_in(object owner, int index) noexcept:

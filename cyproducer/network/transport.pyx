@@ -131,7 +131,10 @@ cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
 
     There is none while encrypted bytes are unsent: some of them may be of that request.
     """
-    cdef Request* r = NULL if transport.unsent and transport.state != BROKEN else transport.first_written
+    cdef Request* r
+    if transport.unsent and transport.state != BROKEN:
+        return NULL
+    r = transport.first_written
     if r != NULL:
         transport.first_written = r.next_out
     return r
