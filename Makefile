@@ -8,15 +8,16 @@ DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark docs plots test simulate lint fuzz mutants soak exactly-once spark-exactly-once nightly perf gate clean
+.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once nightly perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 dev: $(DEV_VENV)/stamp  ## set up for development: an editable install in .cache/dev, and pre-commit
 
-t: $(DEV_VENV)/built  ## rebuild what changed and run tests on it: make t T=tests/accumulator
-	@$(DEV_VENV)/bin/python -m pytest -q $(or $(T),tests/control)
+t: $(DEV_VENV)/built  ## rebuild what changed and run the quick tests: make t T=tests/accumulator (slow ones: T="... -m slow")
+	@CYPRODUCER_HYPOTHESIS=quick CYPRODUCER_HISTORIES=$(or $(CYPRODUCER_HISTORIES),40) \
+		$(DEV_VENV)/bin/python -m pytest -q --numprocesses auto --dist worksteal -m "not kafka and not slow" $(or $(T),tests)
 
 demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
 	@# -P: import the installed package, not the sources in this directory.
@@ -33,8 +34,14 @@ docs: $(DOCS_VENV)/stamp  ## build the documentation site in site/ (no compiler 
 plots: $(VENV)/perf-stamp  ## draw docs/plots/ from the tables of the pages, without measuring
 	@$(VENV)/bin/python -P perf/published.py
 
-test: $(TOX_VENV)/stamp  ## all checks: lint, types, all tests on every Python of this machine
+test: $(TOX_VENV)/stamp  ## lint, types, quick tests on one Python, the package; ten minutes
 	@$(TOX_VENV)/bin/python tools/run_tox.py
+
+test-all: $(TOX_VENV)/stamp  ## what `make test` leaves out: slow tests, every Python of this machine, a real Kafka
+	@$(TOX_VENV)/bin/python tools/run_tox.py all
+
+fresh:  ## `make demo` and `make test` on bare Debian 12, 13 and sid (root, debootstrap); FRESH="--clang trixie make test"
+	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && "$$python" tools/bare_debian.py $(or $(FRESH),bookworm,trixie,sid)
 
 simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, and as many of transactions, an hour; CYPRODUCER_HISTORIES=N for N
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e simulate
@@ -116,5 +123,5 @@ $(VENV)/spark-stamp: $(VENV)/stamp
 
 $(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py
 	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && "$$python" -m venv --clear $(TOX_VENV)
-	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.22'
+	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.22' 'build>=1.2'
 	@touch $@

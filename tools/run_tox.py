@@ -1,7 +1,8 @@
 """Runs tox with every Python of this machine, and ends with a table of what ran and what was skipped.
 
-tox looks for interpreters on PATH; this script also passes it those of pyenv. All arguments are passed to
-tox. Without arguments, runs all environments, two at a time, in the order of ``env_list``.
+tox looks for interpreters on PATH; this script also passes it those of pyenv. Without arguments it runs the
+environments of ``make test``, with the argument ``all`` those of ``make test-all`` (tox's ``env_list``), two
+at a time, in order. Any other arguments are passed to tox.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from configparser import ConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,11 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".tox" / "reports"
+
+# The environments of `make test`. The longest comes first.
+TEST = ("unit", "types", "package", "lint")
+# What `make test` leaves out besides whole environments, by the counts in deselected.json.
+LEFT_OUT = {"slow": "slow tests", "kafka": "tests against a real Kafka, other than the smoke tests"}
 
 
 def pyenv_pythons() -> Iterator[Path]:
@@ -97,6 +104,35 @@ def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def not_run(deselected: dict[str, int]) -> str:
+    """What ``make test`` leaves to ``make test-all``."""
+    settings = ConfigParser(interpolation=None)
+    settings.read(ROOT / "tox.ini")
+    lines = ["Not run, because it takes long; `make test-all` runs it:"]
+    lines += [f"  {count} {LEFT_OUT[kind]}" for kind, count in sorted(deselected.items())]
+    for name in settings["tox"]["env_list"].split(", "):
+        section = f"testenv:{name}"
+        known = section in settings
+        lines.append(
+            f"  {name}: " + (settings[section]["description"] if known else "all unit tests on this Python")
+        )
+    return "\n".join(lines)
+
+
+def built_wheel() -> str:
+    """Builds what is released, once for all environments, and returns the path of the wheel."""
+    print("Building the source package, and a wheel of it (a minute or two; only after changes)", flush=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "build_dist.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout.split()[-1]
+
+
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
@@ -104,14 +140,20 @@ def main(arguments: list[str]) -> int:
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
     result = REPORTS / "tox.json"
-    if arguments:
-        status = tox("run", ["--result-json", str(result), *arguments])
+    # run-parallel runs and reports all environments, even if one fails.
+    parallel = ["--parallel", "2", "--parallel-live", "--result-json", str(result)]
+    if not arguments:
+        status = tox("run-parallel", [*parallel, "-e", ",".join(TEST), "--installpkg", built_wheel()])
+    elif arguments == ["all"]:
+        status = tox("run-parallel", parallel)
     else:
-        # Runs and reports all environments, even if one fails.
-        status = tox("run-parallel", ["--parallel", "2", "--parallel-live", "--result-json", str(result)])
+        status = tox("run", ["--result-json", str(result), *arguments])
     if result.exists():
         reports = {report.stem: counts(report) for report in REPORTS.glob("*.xml")}
         print(f"\n{summary(json.loads(result.read_text())['testenvs'], reports)}", flush=True)
+    if not arguments:
+        deselected = REPORTS / "deselected.json"
+        print(f"\n{not_run(json.loads(deselected.read_text()) if deselected.exists() else {})}", flush=True)
     return status
 
 

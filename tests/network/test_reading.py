@@ -435,7 +435,7 @@ def test_a_leader_that_moves_is_followed(cluster: ScriptedCluster, reader: Readi
         # The error of the whole response.
         Act(rewrite=lambda frame: frame[:13] + b"\0\x46" + frame[15:]),
     ],
-    ids=str,
+    ids=["dropped", "cut", "not available", "not leader", "unknown topic", "corrupt", "whole response"],
 )
 def test_what_may_go_away_is_asked_again(cluster: ScriptedCluster, reader: Reading, act: Act) -> None:
     fill(cluster, batch(0))

@@ -83,7 +83,7 @@ OTHERS = [
     None,
     1,
     Text("v"),
-    memoryview(b"v"),
+    pytest.param(memoryview(b"v"), id="memoryview"),
     "\ud800",
     {"value": "v"},
     ["k", "v"],
