@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ROOT / ".cache" / "bare"
@@ -91,8 +92,13 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        if made.returncode:
-            sys.exit(f"bare_debian: debootstrap {self.suite} failed, see {log}")
+            if made.returncode:
+                sys.exit(f"bare_debian: debootstrap {self.suite} failed, see {log}")
+            self.install(wanted, file)
+        # Through file://, git copies what is committed, as from a server.
+        subprocess.run(["git", "clone", "--quiet", f"file://{ROOT}", str(self.root / CLONE)], check=True)
+
+    def install(self, wanted: Sequence[str], log: IO[str]) -> None:
         for name in SETTINGS:
             if (source := Path("/", name)).exists():
                 target = self.root / name
@@ -102,20 +108,17 @@ class Machine:
         environment = {"DEBIAN_FRONTEND": "noninteractive"}
         install = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", *wanted)
         for command in (("apt-get", "update", "-qq"), install):
-            if self.run(command, "/", environment):
-                sys.exit(f"bare_debian: {shlex.join(command)} failed on {self.suite}")
+            if self.run(command, "/", environment, log):
+                sys.exit(f"bare_debian: {shlex.join(command)} failed on {self.suite}, see {log.name}")
         # ca-certificates, if a package brought it, has replaced the file.
         certificates = "/etc/ssl/certs/ca-certificates.crt"
         if Path(certificates).exists():
             shutil.copyfile(certificates, str(self.root) + certificates)
-        # Through file://, git copies what is committed, as from a server.
-        subprocess.run(
-            ["git", "clone", "--quiet", "--no-hardlinks", f"file://{ROOT}", str(self.root / CLONE)],
-            check=True,
-        )
 
-    def run(self, command: Sequence[str], directory: str, environment: dict[str, str]) -> int:
-        """Runs a command on the machine and returns its exit status."""
+    def run(
+        self, command: Sequence[str], directory: str, environment: dict[str, str], log: IO[str] | None = None
+    ) -> int:
+        """Runs a command on the machine and returns its exit status. ``log``: where its output goes."""
         inherited = {name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)}
         return subprocess.run(
             [
@@ -131,6 +134,8 @@ class Machine:
                 **environment,
             },
             stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=None if log is None else subprocess.STDOUT,
             check=False,
         ).returncode
 
