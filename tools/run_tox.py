@@ -104,7 +104,7 @@ def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def not_run(deselected: dict[str, int]) -> str:
+def not_run(deselected: dict[str, int]) -> list[str]:
     """What ``make test`` leaves to ``make test-all``."""
     settings = ConfigParser(interpolation=None)
     settings.read(ROOT / "tox.ini")
@@ -116,7 +116,7 @@ def not_run(deselected: dict[str, int]) -> str:
         lines.append(
             f"  {name}: " + (settings[section]["description"] if known else "all unit tests on this Python")
         )
-    return "\n".join(lines)
+    return lines
 
 
 def built_wheel() -> str:
@@ -152,8 +152,9 @@ def main(arguments: list[str]) -> int:
         reports = {report.stem: counts(report) for report in REPORTS.glob("*.xml")}
         print(f"\n{summary(json.loads(result.read_text())['testenvs'], reports)}", flush=True)
     if not arguments:
-        deselected = REPORTS / "deselected.json"
-        print(f"\n{not_run(json.loads(deselected.read_text()) if deselected.exists() else {})}", flush=True)
+        report = REPORTS / "deselected.json"
+        deselected = json.loads(report.read_text()) if report.exists() else {}
+        print("", *not_run(deselected), sep="\n", flush=True)
     return status
 
 

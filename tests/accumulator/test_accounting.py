@@ -168,6 +168,7 @@ def test_after_a_random_history_all_memory_is_released_and_all_futures_are_done(
         history.rig.close()
 
 
+@pytest.mark.slow
 def test_concurrent_sends_leak_no_memory_while_requests_fail() -> None:
     """Four threads send and wait for memory, while the sender gets errors, cut connections and timeouts."""
     rng = random.Random(3)

@@ -79,6 +79,7 @@ def test_the_limit_rises_one_step_per_acknowledged_probe() -> None:
         assert limits == [*(before + STEP * number for number in range(len(limits) - 1)), BATCH_SIZE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("limit", [3000, 12_345, BATCH_SIZE - 500])
 def test_a_permanent_limit_costs_a_refusal_now_and_then(codec: str | None, limit: int) -> None:

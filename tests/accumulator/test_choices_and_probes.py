@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from cyproducer.control.partitioners import BUILT_IN
 from tests.accumulator.test_batch_limit import refusals, rigged, send_batches
 from tools.harness.rig import Rig
@@ -23,6 +25,7 @@ def test_batches_at_a_broker_count_for_its_partitions_as_queued_ones_do() -> Non
     assert sum(chosen) == 300
 
 
+@pytest.mark.slow
 def test_probes_of_a_limit_that_stays_come_every_twenty_seconds() -> None:
     with rigged(None) as rig:
         send_batches(rig, 2000, 3)

@@ -45,6 +45,7 @@ def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int)
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [send_each, send_many])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("codec", [None, "lz4", "gzip", "zstd", "snappy"])

@@ -1,8 +1,11 @@
 """How soon a limit is probed again after a probe that was acknowledged, and one that was not."""
 
+import pytest
+
 from tests.accumulator.test_batch_limit import LARGE, STEP, limit_of, refusals, rigged, send_batches
 
 
+@pytest.mark.slow
 def test_a_probe_that_is_acknowledged_makes_the_next_wait_a_short_one() -> None:
     """The wait that earlier refusals had grown to is over: the topic has just taken more."""
     with rigged(None) as rig:

@@ -124,6 +124,7 @@ class Neighbour:
         self.thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [lambda: [b"x"] * 3_000_000, lambda: [bytearray(b"x")] * 700_000, lambda: deque([b"x"] * 2_000_000)],

@@ -209,6 +209,7 @@ def test_a_signal_ends_a_command_whose_broker_is_dead_and_whose_memory_is_full()
     assert " read, but not sent; the first that was not sent is at stdin:" in told
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_is_no_failure(broker: EmbeddedBroker) -> None:
     broker.create_topic("head", 1)
     options = ["-b", broker.bootstrap_servers, "-t", "head"]

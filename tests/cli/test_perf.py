@@ -133,6 +133,7 @@ def test_failed_records_are_counted_apart(clock: Clock) -> None:
     assert (failures.count, measured.end()) == (2, 4)
 
 
+@pytest.mark.slow
 def test_random_values_have_the_size_and_repeat_only_far_beyond_a_batch() -> None:
     values = random_payloads(100)
 

@@ -123,6 +123,7 @@ def started(rig: Rig) -> Seen:
     return seen
 
 
+@pytest.mark.slow
 @needs_glibc
 @pytest.mark.parametrize("length", [100 * MIB, 2**31 - 1])
 def test_memory_for_a_frame_grows_with_the_received_bytes(length: int) -> None:

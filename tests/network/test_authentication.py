@@ -157,6 +157,7 @@ def test_a_broker_with_another_version_of_sasl_is_not_one_without() -> None:
             ours.send("t", b"v").get(20)
 
 
+@pytest.mark.slow
 def test_no_sasl_at_a_listener_with() -> None:
     with (
         ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
@@ -345,6 +346,7 @@ def test_credentials_in_arguments_and_fields_are_not_shown() -> None:
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_renewing_its_session_does_not_keep_an_idle_connection() -> None:
     server = SaslServer(lifetime_ms=1300)
     given = {"connections_max_idle_ms": 3000}
@@ -512,6 +514,7 @@ def test_tokens_of_the_providers_that_other_clients_have(provider: Any, more: st
         assert set(provider.threads) == {"cyproducer-background"}
 
 
+@pytest.mark.slow
 def test_a_token_is_kept_by_all_connections_and_fetched_again_ahead_of_its_end() -> None:
     seen: list[bytes] = []
     calls: list[str] = []
@@ -618,6 +621,7 @@ def test_providers_that_have_no_token(provider: Any, problem: str) -> None:
 # Renewal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_session_is_renewed_while_records_flow(mechanism: str) -> None:
     """The scripted broker refuses every other request between handshake and authentication."""
@@ -833,6 +837,7 @@ def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeo
         go_on.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE])
 def test_a_response_before_the_authentication_is_short(key: int) -> None:
     """Not yet authenticated servers cannot make this client keep megabytes."""

@@ -84,6 +84,7 @@ def test_records_that_come_one_by_one_are_sent_by_the_waiting_thread() -> None:
         assert cluster.topics["orders"].values[first:] == [b"%d" % i for i in range(200)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [{"compression_type": "gzip"}, {"linger_ms": 2}, {"acks": 0}, {"acks": 1}])
 def test_options_change_the_sending_thread_but_not_the_result(option: dict[str, Any]) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **option) as producer:

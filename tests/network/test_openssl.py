@@ -93,6 +93,7 @@ print(repr(session().slow_because))
 """
 
 
+@pytest.mark.slow
 @needs_seccomp
 @pytest.mark.parametrize("name", ["EPERM", "ENOSYS"])
 def test_memory_is_read_through_a_pipe_if_the_system_call_is_refused(name: str) -> None:

@@ -28,6 +28,7 @@ print("waited")
 """
 
 
+@pytest.mark.slow
 @needs_seccomp
 @pytest.mark.parametrize("name", ["EPERM", "ENOSYS"])
 def test_epoll_wait_is_used_if_epoll_pwait2_is_refused(name: str) -> None:

@@ -320,6 +320,7 @@ def test_trailing_bytes_close_the_connection(version: int) -> None:
         assert type(cause) is errors.KafkaProtocolError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 10, 13])
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
 def test_one_wrong_byte_anywhere_gives_an_outcome_or_closes_the_connection(version: int, byte: int) -> None:

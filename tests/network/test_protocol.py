@@ -235,6 +235,7 @@ def test_a_topic_without_a_name_is_read(version: int) -> None:
     assert protocol.decode_metadata(version, write_metadata(version, response)).topics == [unnamed]
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_are_read() -> None:
     partitions = [PartitionInfo(0, index, index % 7, index % 3) for index in range(10_000)]
     response = FULL_METADATA._replace(topics=[FULL_METADATA.topics[0]._replace(partitions=partitions)])

@@ -328,6 +328,7 @@ def test_all_connections_go_through_the_proxy_which_looks_names_up(scheme: str, 
             assert {port for _, port in asked} == set(ports)
 
 
+@pytest.mark.slow
 def test_what_a_proxy_refuses_is_said_by_the_producer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -359,6 +360,7 @@ def test_host_names_that_are_none_never_reach_the_proxy(proxy: Proxy, host: str)
         ProxyStage(proxy, host, 1)
 
 
+@pytest.mark.slow
 def test_a_proxy_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

@@ -236,6 +236,7 @@ with Rig({"t": [1]}) as rig:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="replaces write() by preloading")
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_no_thread_writes_to_the_wake_up_descriptor_after_it_is_closed(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_metadata_that_is_refused_as_a_whole_is_an_error_or_repeated(
         reader.topic("t", *soon())
 
 
+@pytest.mark.slow
 def test_a_partition_without_a_leader_is_told_or_waited_for(
     cluster: ScriptedCluster, reader: Reading
 ) -> None:
@@ -479,6 +480,7 @@ def test_a_broker_without_the_request_is_an_error() -> None:
             values(admin._reading, 0, 2)
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_answer_is_named(cluster: ScriptedCluster, reader: Reading) -> None:
     fill(cluster, batch(0))
     cluster.act(FETCH, Act(drop=True), Act(silent=True))

@@ -258,6 +258,7 @@ def test_a_second_collector_in_one_registry_is_refused_without_a_scrape(
         collectors.register(ProducerCollector())
 
 
+@pytest.mark.slow
 def test_scrapes_go_on_while_producers_start_send_and_close() -> None:
     collectors = collector_registry()
     failures: list[BaseException] = []

@@ -315,6 +315,7 @@ def test_a_session_ends() -> None:
             assert authenticate(connection, b"\0soak\0secret") == 0
 
 
+@pytest.mark.slow
 def test_a_secured_broker_is_reached_by_tls_with_sasl_and_renews_sessions() -> None:
     with SecuredBroker(2, topics={"t": 2}, session_ms=3000) as broker:
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **broker.client_options) as producer:
@@ -340,6 +341,7 @@ def test_a_secured_broker_is_reached_by_tls_with_sasl_and_renews_sessions() -> N
         assert broker.report().expired == 0
 
 
+@pytest.mark.slow
 def test_a_secured_broker_passes_on_cuts_and_loses_nothing() -> None:
     options: dict[str, Any] = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "linger_ms": 0}
     with SecuredBroker(2, topics={"t": 2}, check=True) as broker:

@@ -177,6 +177,7 @@ def _log_an_error(run: Run) -> None:
     run.log.errors.append("the sender failed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "noticed"),
     [
@@ -255,6 +256,7 @@ print(before.bytes, after.bytes - before.bytes, grew, before.grew(footprint.Held
     assert (grew, still) == ("True", "False")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PHASES)
 def test_a_phase_under_pressure_has_no_failures_and_makes_progress(name: str) -> None:
     """In this short a time, a busy machine alone may halve a rate. Real decay is more than that."""

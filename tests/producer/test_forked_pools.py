@@ -63,6 +63,7 @@ pool.join()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hooks", "tasks_per_child"), [("plain", 0), ("hooked", 0), ("hooked", 2)])
 def test_workers_of_a_billiard_pool_drain_when_they_end(
     broker: EmbeddedBroker, hooks: str, tasks_per_child: int
@@ -88,6 +89,7 @@ pool.join()
 """
 
 
+@pytest.mark.slow
 def test_a_worker_drains_records_that_it_sends_at_its_exit(broker: EmbeddedBroker) -> None:
     done = run_to_exit(PARENT + BILLIARD + IDLE, broker.bootstrap_servers)
     assert done.returncode == 0, done.stderr
@@ -197,10 +199,12 @@ def run_worker(
     return done
 
 
+@pytest.mark.slow
 def test_a_warm_shutdown_of_celery_drains_its_workers(broker: EmbeddedBroker) -> None:
     assert len(run_worker(broker, "return", 20, signal.SIGTERM)) == 2
 
 
+@pytest.mark.slow
 def test_a_celery_worker_with_a_task_limit_drains_and_is_replaced(
     broker: EmbeddedBroker,
 ) -> None:
@@ -208,5 +212,6 @@ def test_a_celery_worker_with_a_task_limit_drains_and_is_replaced(
     assert max(done.values()) == 2
 
 
+@pytest.mark.slow
 def test_a_cold_shutdown_of_celery_drains_the_records_of_interrupted_tasks(broker: EmbeddedBroker) -> None:
     assert len(run_worker(broker, "stay", 2, signal.SIGQUIT)) == 2

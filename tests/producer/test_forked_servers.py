@@ -117,6 +117,7 @@ def compare(broker: EmbeddedBroker, program: Program, values: list[bytes]) -> No
     assert read_back(broker, "requests", len(values)) == Counter(values)
 
 
+@pytest.mark.slow
 def test_a_graceful_stop_of_gunicorn_drains_both_workers(broker: EmbeddedBroker) -> None:
     values = []
     with serving(broker) as (program, address):
@@ -139,6 +140,7 @@ def test_gunicorn_workers_with_threads_drain(broker: EmbeddedBroker) -> None:
     compare(broker, program, [b"%d" % number for number in range(12)])
 
 
+@pytest.mark.slow
 @needs_module("gevent")
 @pytest.mark.parametrize("preload", [False, True], ids=["loaded after the patches", "loaded before"])
 def test_a_request_to_a_worker_of_gevent_waits_while_others_are_served(
@@ -155,6 +157,7 @@ def test_a_request_to_a_worker_of_gevent_waits_while_others_are_served(
     compare(broker, program, [b"get", b"flush", b"last"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker_class", ["sync", "gthread"])
 def test_a_gunicorn_worker_with_a_request_limit_drains_and_is_replaced(
     broker: EmbeddedBroker, worker_class: str
@@ -166,6 +169,7 @@ def test_a_gunicorn_worker_with_a_request_limit_drains_and_is_replaced(
     compare(broker, program, [b"%d" % number for number in range(8)])
 
 
+@pytest.mark.slow
 def test_a_quick_stop_of_gunicorn_drains(broker: EmbeddedBroker) -> None:
     with serving(broker) as (program, address):
         assert Request(address, "one").finish()

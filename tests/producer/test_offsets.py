@@ -405,6 +405,7 @@ def test_a_consumer_of_confluent_kafka_gives_its_group(options: dict[str, str], 
         consumer.close()
 
 
+@pytest.mark.slow
 def test_a_member_of_confluent_kafka_gives_its_positions_generation_and_id() -> None:
     with EmbeddedBroker(topics={"orders": 2}) as broker:
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:

@@ -171,6 +171,7 @@ for producer in producers:
 """
 
 
+@pytest.mark.slow
 def test_at_exit_all_producers_drain_at_the_same_time() -> None:
     began = time.monotonic()
     with ScriptedCluster(orders=1) as cluster:

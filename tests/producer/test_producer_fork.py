@@ -33,6 +33,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_children_of_a_process_that_sends_at_full_speed_send_their_own_records(
     broker: EmbeddedBroker, compression: str | None

@@ -132,6 +132,7 @@ def test_a_handlers_exception_stops_nothing(capsys: pytest.CaptureFixture[str]) 
     assert "not my day" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_delivery_timeout_ms_holds_if_a_handler_never_returns() -> None:
     end = threading.Event()
     times = {"delivery_timeout_ms": 700, "request_timeout_ms": 300}
@@ -282,6 +283,7 @@ class Reporter:
         self.told.append("close")
 
 
+@pytest.mark.slow
 def test_a_reporter_that_never_returns_stops_nothing() -> None:
     end = threading.Event()
     reporter = Reporter(end.wait)

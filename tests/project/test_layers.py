@@ -7,6 +7,7 @@ a function, under a condition or in Cython.
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ _CYTHON_IMPORT = re.compile(r"^[ \t]*c?import\s+([^\n]+)", re.MULTILINE)
 _CYTHON_FILE = re.compile(r"""^[ \t]*(?:include|cdef\s+extern\s+from)\s+["']([^"']+)["']""", re.MULTILINE)
 
 
+@cache
 def imported(module: str, source: str, suffix: str) -> set[str]:
     """Every absolute name that ``source`` may import: for ``from a import b`` both ``a`` and ``a.b``.
 

@@ -81,6 +81,7 @@ def run(page: Path, broker: EmbeddedBroker, directory: Path) -> list[str]:
     return printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in RUN if running(page)], ids=name)
 def test_the_python_blocks_of_a_page_run(page: Path, broker: EmbeddedBroker, tmp_path: Path) -> None:
     printed = iter(run(page, broker, tmp_path))
@@ -92,6 +93,7 @@ def test_the_python_blocks_of_a_page_run(page: Path, broker: EmbeddedBroker, tmp
             latest = next(printed)
 
 
+@pytest.mark.slow
 def test_the_programs_for_users_of_other_clients_send_what_they_say(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_the_page_about_installing_lists_every_extra() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == EXTRAS
 
 
+@pytest.mark.slow
 def test_the_modules_that_print_tables_run() -> None:
     modules = {line for page in PAGES for line in commands(page) if check(line) == "module"}
     # Those of tools write files.
@@ -223,6 +226,7 @@ def test_the_modules_that_print_tables_run() -> None:
 TESTING = re.compile(r"# (\w+\.py)\n")
 
 
+@pytest.mark.slow
 def test_the_files_of_the_page_about_testing_are_tests_that_pass(tmp_path: Path) -> None:
     found = running(ROOT / "docs" / "testing.md")
     for block in found:
@@ -252,6 +256,7 @@ def issuer() -> Iterator[TokenServer]:
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SECURED, ids=lambda block: f"line-{block.line}")
 def test_a_program_of_the_page_about_security_sends_its_record(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issuer: TokenServer

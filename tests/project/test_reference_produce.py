@@ -188,6 +188,7 @@ def expected(answer: PartitionResponse, version: int) -> PartitionResponse:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=40)
 @given(data=st.data())

@@ -97,6 +97,7 @@ def repaired(data: bytearray) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @given(st.lists(batches(), max_size=3))
 def test_encoded_batches_are_decoded(several: list[Batch]) -> None:
     assert decode_batches(b"".join(encode_batch(one) for one in several)) == several
@@ -164,6 +165,7 @@ def test_kio_reads_an_encoded_batch(batch: Batch) -> None:
     assert got == plain(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", [KafkaPythonBuilder, AiokafkaBuilder])
 @settings(max_examples=50)
 @given(batch=batches([reference.NONE]))

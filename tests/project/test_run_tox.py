@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tools.run_tox import Counts, counts, summary
+from tools.run_tox import Counts, counts, not_run, summary
 
 REPORT = """<testsuites><testsuite name="pytest" errors="1" failures="1" skipped="2" tests="7">
 <testcase name="a"><skipped type="pytest.skip" message="needs Linux">...</skipped></testcase>
@@ -38,3 +38,14 @@ def test_the_table_has_each_environment_and_why_tests_were_skipped() -> None:
         "  needs Linux: py312 (2)",
         "  this machine lacks the Python: py314",
     ]
+
+
+def test_what_was_left_out_is_counted_and_named() -> None:
+    first, *lines = not_run({"slow": 12, "kafka": 3})
+    assert first == "Not run, because it takes long; `make test-all` runs it:"
+    assert lines[:2] == [
+        "  3 tests against a real Kafka, other than the smoke tests",
+        "  12 slow tests",
+    ]
+    assert "  py311: all unit tests on this Python" in lines
+    assert any(line.startswith("  fuzz: a minute of fuzzing") for line in lines)

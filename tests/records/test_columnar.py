@@ -128,6 +128,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large
 LISTS: list[Callable[[pa.DataType], pa.DataType]] = [pa.list_, pa.large_list]
 
 
+@pytest.mark.slow
 @given(
     st.lists(rows, min_size=1, max_size=3),
     st.sampled_from(TEXTS),

@@ -301,6 +301,7 @@ def test_only_the_used_words_of_a_large_dictionary_are_checked(rig: Rig) -> None
         rig.path.send_arrow("t", table)
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_slice_depends_on_its_rows_only() -> None:
     # Only the time can show it, that of the fastest of many calls: a column 64 times as large may take at
     # most twice as long.

@@ -122,6 +122,7 @@ def test_every_level_restores_the_input(codec: str | None, level: int | None) ->
     assert len(packed) < (0.8 if saves else 1.01) * len(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", NAMES)
 def test_eight_megabytes_are_restored(codec: str | None) -> None:
     data = (JSON * 40)[: 8 * MIB]
@@ -131,6 +132,7 @@ def test_eight_megabytes_are_restored(codec: str | None) -> None:
     assert decompress(compressor.codec_id, packed, 8 * MIB) == data
 
 
+@pytest.mark.slow
 def test_snappy_is_readable_by_its_format_description() -> None:
     data = (JSON * 8)[: MIB + 70_000] + bytes(500)
     blocks = [snappy_block(block) for block in xerial_blocks(compressor_for("snappy").compress(data))]

@@ -72,6 +72,7 @@ def test_hashes_match_librdkafkas_unit_tests(key: bytes, murmur2_hash: int, fnv1
     assert abs(reference.signed(fnv1a(key))) == fnv1a_magnitude
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", RANDOM_KEYS, ids=len)
 def test_hashes_agree_with_kafka_python_zlib_and_mmh3(key: bytes) -> None:
     assert murmur2(key) == kafka.partitioner.murmur2(key)

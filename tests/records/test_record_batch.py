@@ -152,6 +152,7 @@ def test_random_batches_match_the_reference(records: list[Record], pid: int, epo
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=record_lists, batch_size=st.integers(100, 4000))
 @settings(max_examples=30)

@@ -53,6 +53,7 @@ def provider(**given: Any) -> OidcTokens:
     return OidcTokens(ProducerConfig(**given))
 
 
+@pytest.mark.slow
 def test_client_credentials(server: TokenServer) -> None:
     text, expires_s = provider(**with_secret(server.url, scope="write read")).token()
     assert jwt.decode(text, options={"verify_signature": False})["sub"] == "alice"
@@ -121,6 +122,7 @@ def write_key(directory: Path, algorithm: str, passphrase: str | None = None) ->
     return path, key.public_key()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passphrase", [None, "open"])
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
 def test_jwt_bearer(server: TokenServer, algorithm: str, passphrase: str | None, tmp_path: Path) -> None:
@@ -207,6 +209,7 @@ def wait_less(found: OidcTokens) -> list[float]:
     return waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_what_may_succeed_later_is_asked_again(server: TokenServer, status: int) -> None:
     def answer(asked: Any) -> Answer:

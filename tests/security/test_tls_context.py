@@ -170,6 +170,7 @@ def test_a_missing_password_is_an_error_and_no_question_on_the_terminal(tmp_path
 # Mistakes
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_file_is_said_with_its_option(tmp_path: Path) -> None:
     chain, key = write(tmp_path, "chain", chain_pem(CLIENT)), write(tmp_path, "key", key_pem(CLIENT))
     locked = write(tmp_path, "locked", key_pem(CLIENT, PASSWORD))
@@ -349,6 +350,7 @@ def test_the_format_is_that_of_the_content(data: bytes, kind: str) -> None:
     assert format_of(data) == kind
 
 
+@pytest.mark.slow
 def test_a_password_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:
     is_closed = False
 

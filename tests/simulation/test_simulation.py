@@ -59,6 +59,7 @@ def test_the_same_seed_gives_the_same_history_of_transactions(seed: int) -> None
     assert first == second
 
 
+@pytest.mark.slow
 def test_the_histories_contain_every_kind_of_trouble() -> None:
     """A promise that no event threatens is not tested."""
     lines: list[str] = []

@@ -5,12 +5,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import cyproducer
 from tests.programs import program_environment
 
 PACKAGE = Path(cyproducer.__file__).parent
 
 
+@pytest.mark.slow
 def test_an_import_from_a_zip_file_says_what_to_do(tmp_path: Path) -> None:
     packed = tmp_path / "packed.zip"
     with zipfile.ZipFile(packed, "w") as archive:

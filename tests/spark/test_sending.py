@@ -295,6 +295,7 @@ class Picky:
         raise BulkSendError("refused", metadata=metadata, failures=[failed])
 
 
+@pytest.mark.slow
 def test_refused_batches_are_halved_repeatedly(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     broker.create_topic("picky-dead", 1)
     picky: Any = Picky(producer)

@@ -298,6 +298,7 @@ def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pyt
         EmbeddedBroker().start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "says"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.testing.run_pytest import run_pytest
 
 
@@ -13,6 +15,7 @@ def run(directory: Path, test: str) -> tuple[str, dict[str, int]]:
     return run_pytest(directory)
 
 
+@pytest.mark.slow
 def test_without_its_fixtures_the_plugin_does_not_import_the_package(tmp_path: Path) -> None:
     output, counts = run(
         tmp_path,
@@ -26,6 +29,7 @@ def test_without_its_fixtures_the_plugin_does_not_import_the_package(tmp_path: P
     assert counts == {"passed": 1}, output
 
 
+@pytest.mark.slow
 def test_the_mock_producer_is_new_for_each_test_and_closed_after_it(tmp_path: Path) -> None:
     output, counts = run(
         tmp_path,
@@ -43,6 +47,7 @@ def test_the_mock_producer_is_new_for_each_test_and_closed_after_it(tmp_path: Pa
     assert counts == {"passed": 2}, output
 
 
+@pytest.mark.slow
 def test_each_test_has_a_broker_of_its_own_and_its_records_are_delivered(tmp_path: Path) -> None:
     output, counts = run(
         tmp_path,
@@ -66,6 +71,7 @@ def test_each_test_has_a_broker_of_its_own_and_its_records_are_delivered(tmp_pat
     assert counts == {"passed": 4}, output
 
 
+@pytest.mark.slow
 def test_records_without_an_outcome_are_an_error_and_the_producer_is_closed(tmp_path: Path) -> None:
     output, counts = run(
         tmp_path,

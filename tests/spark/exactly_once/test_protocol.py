@@ -174,6 +174,7 @@ def test_the_process_dies_at_every_step() -> None:
     every_step(play, least=60)
 
 
+@pytest.mark.slow
 def test_the_process_dies_at_every_two_steps() -> None:
     for between in range(1, 40):
 

@@ -184,6 +184,7 @@ def test_a_decision_is_read_as_it_was_written(decision: Decision) -> None:
     assert decode(decision.encode()) == decision
 
 
+@pytest.mark.slow
 def test_a_decision_about_a_thousand_tasks_fits_into_a_record() -> None:
     places = tuple(Place("topic", partition, 10**12 + partition, 12345) for partition in range(60))
     tasks = tuple(TaskTransaction(f"app.01234567.{n}.7", 10**6 + n, 5, places) for n in range(1000))
