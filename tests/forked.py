@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count descriptors")

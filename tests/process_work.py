@@ -5,7 +5,7 @@ from typing import Any
 from cyproducer.producer import KafkaProducer
 from tests.forked import own_threads
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 #: For forked children, which inherit it.
 inherited: KafkaProducer | None = None

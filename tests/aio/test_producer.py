@@ -18,8 +18,6 @@ from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.network.scripted_model import Answers
 
-pytestmark = pytest.mark.timeout(120)
-
 MEMORY = 32 << 10
 VALUE = bytes(1000)
 DENIED = 29

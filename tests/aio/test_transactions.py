@@ -26,8 +26,6 @@ from tests.network.scripted_broker import (
 )
 from tests.network.scripted_transactions import CommitOffsets, EndTxn, InitProducerId
 
-pytestmark = pytest.mark.timeout(120)
-
 DENIED, FENCED, INVALID_EPOCH, ID_DENIED = 29, 90, 47, 53
 
 

@@ -24,8 +24,6 @@ from tests.network.scripted_broker import (
 from tests.network.scripted_model import Act
 from tests.network.scripted_transactions import EndTxn, ListTransactions
 
-pytestmark = pytest.mark.timeout(60)
-
 Stdin = Callable[[bytes], None]
 Capture = pytest.CaptureFixture[str]
 Run = Callable[..., tuple[int, str, str]]

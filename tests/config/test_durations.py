@@ -34,8 +34,6 @@ from tests.programs import run_to_exit
 from tools.harness.rig import Rig
 from tools.harness.until import until, until_blocked
 
-pytestmark = pytest.mark.timeout(60)
-
 ENDLESS = [math.inf, 2**63 - 1, 2**31 - 1, 10**400]
 #: Also possible in a properties file.
 ENDLESS_TEXTS = ["inf", str(2**63 - 1)]

@@ -14,8 +14,6 @@ from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.network.scripted_sasl import SaslServer
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def until(condition: Callable[[], Any], poll: Callable[[float], int]) -> None:
     """Polls until ``condition`` holds."""

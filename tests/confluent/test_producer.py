@@ -22,8 +22,6 @@ from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Reports:
     """A delivery callback that keeps what it gets."""

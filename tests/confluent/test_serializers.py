@@ -17,8 +17,6 @@ from cyproducer.serializers import ConfluentSerializer
 from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Serializer:
     """Serializes as JSON, and adds a header, as those with the schema's id in the headers do."""

@@ -28,8 +28,6 @@ from tests.network.scripted_broker import (
 from tests.network.scripted_transactions import CommitOffsets, EndTxn
 from tools.harness.until import until, until_blocked
 
-pytestmark = pytest.mark.timeout(60)
-
 MINE = {"transactional.id": "mine"}
 PRODUCER_FENCED, TOPIC_AUTHORIZATION_FAILED = 90, 29
 ADD_PARTITIONS = 24

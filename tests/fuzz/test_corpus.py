@@ -39,8 +39,6 @@ DECODERS = (
     (protocol.decode_describe_configs, 1, 4),
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def two_byte_inputs(target: str) -> list[bytes]:
     return [data for data in corpus.inputs(target) if len(data) >= 2]

@@ -85,7 +85,7 @@ __all__ = [
     "TopicModel",
 ]
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 ALL_VERSIONS = {
     PRODUCE: (3, 13),
     METADATA: (0, 13),

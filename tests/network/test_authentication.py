@@ -51,7 +51,6 @@ from tools.harness.tls import Authority
 from tools.harness.token_server import Answer, Asked, TokenServer
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "secret"
 

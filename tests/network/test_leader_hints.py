@@ -16,8 +16,6 @@ from tests.network.scripted_model import Answers
 from tools.harness.reference_records import PartitionResponse, encode_produce_response
 from tools.harness.rig import Rig, Seen
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_LEADER, FENCED_LEADER_EPOCH = 6, 74
 NEVER_MS = 3_600_000
 ENDPOINTS = [(2, "two.example", 9093, None), (7, "2001:db8::7", 1, "räck")]

@@ -17,8 +17,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import looks, until
 
-pytestmark = pytest.mark.timeout(60)
-
 DECISIONS = (
     "tick",
     "on_socket_ready",

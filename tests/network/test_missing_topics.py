@@ -10,8 +10,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 MEMORY = 1 << 20
 
 

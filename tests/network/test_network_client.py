@@ -6,8 +6,6 @@ from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, Received, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("produce", range(3, 14))
 def test_the_highest_produce_version_of_both_is_used(produce: int) -> None:

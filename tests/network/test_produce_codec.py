@@ -23,8 +23,6 @@ FLEXIBLE = range(9, 14)
 IDS = {name: uuid.UUID(int=number << 64 | number) for number, name in enumerate(("aa", "b", "ccc"), 7)}
 Answers = list[tuple[Topic, list[PartitionResponse]]]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @contextmanager
 def rig_at(version: int, acks: int = -1) -> Iterator[Rig]:

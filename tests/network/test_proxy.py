@@ -16,7 +16,6 @@ from cyproducer.network.proxy import MOST_HEADERS, ProxyStage
 from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.tls import Authority
 
-pytestmark = pytest.mark.timeout(60)
 QUICK: dict[str, Any] = {"max_block_ms": 3000, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 50}
 NAME = "broker.only.the.proxy.knows"
 

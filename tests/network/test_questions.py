@@ -24,8 +24,6 @@ from tests.network.scripted_broker import ScriptedCluster
 from tests.network.scripted_model import Act
 from tests.network.scripted_sasl import SaslServer
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def cluster() -> Iterator[ScriptedCluster]:

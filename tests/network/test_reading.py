@@ -30,8 +30,6 @@ from tests.network.scripted_model import Act
 from tests.network.scripted_reading import CreateTopic, DescribeConfigs, Described, Fetch, Log
 from tools.harness import reference_records as reference
 
-pytestmark = pytest.mark.timeout(60)
-
 OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NO_LEADER_NOW, NOT_LEADER, TIMED_OUT = 1, 2, 3, 5, 6, 7
 INVALID_TOPIC, DENIED, NOT_CONTROLLER, POLICY, NOT_AVAILABLE, QUOTA = 17, 29, 41, 44, 78, 89
 CLUSTER_DENIED, INVALID_REPLICATION, INVALID_CONFIG = 31, 38, 40

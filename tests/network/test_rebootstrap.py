@@ -9,8 +9,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, Act, Received, ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 NEVER_MS = 3_600_000
 STARTING_OVER = "starting over from bootstrap_servers"
 

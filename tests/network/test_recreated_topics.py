@@ -12,8 +12,6 @@ from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluste
 from tools.harness.reference_records import PartitionResponse, encode_produce_response
 from tools.harness.rig import Rig
 
-pytestmark = pytest.mark.timeout(60)
-
 ID_A, ID_B = uuid.UUID(int=0xA << 96), uuid.UUID(int=1)
 
 

@@ -13,8 +13,6 @@ from tests.network.scripted_broker import METADATA, Act, ScriptedCluster
 from tests.network.scripted_model import Partition
 from tools.harness.until import until, until_blocked
 
-pytestmark = pytest.mark.timeout(60)
-
 Send = Callable[[KafkaProducer, int], Any]
 
 

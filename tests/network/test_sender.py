@@ -10,9 +10,7 @@ from tests.network.sender_steps import cause_of_the_end, give, narrow, one, resp
 from tools.harness.reference_records import PartitionResponse, decode_produce_request, encode_produce_response
 from tools.harness.rig import Rig
 
-pytestmark = pytest.mark.timeout(60)
-
-WAIT_S = 20.0
+WAIT_S = 60.0
 # With batch_size 1000, a batch has room for one record of 600 bytes: the next record closes it.
 
 

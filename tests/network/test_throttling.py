@@ -22,8 +22,6 @@ from tests.network.scripted_broker import (
 from tools.harness.reference_records import PartitionResponse, encode_produce_response
 from tools.harness.rig import Rig, Seen
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def respond(rig: Rig, seen: Seen, throttle_ms: int) -> None:
     """Sends a response that acknowledges the whole request, with a throttle time."""

@@ -50,8 +50,6 @@ from tests.network.transacting import (
 from tests.programs import Program
 from tools.harness.until import until, until_blocked
 
-pytestmark = pytest.mark.timeout(60)
-
 UNAUTHORIZED, FENCED, DENIED, COORDINATOR_GONE, NOT_ENOUGH_REPLICAS = 29, 90, 53, 15, 19
 CONCURRENT = 51
 ENDS = {"commit", "abort"}

@@ -11,8 +11,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 TOPIC_AUTHORIZATION_FAILED = 29
 
 

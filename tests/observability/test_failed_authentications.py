@@ -22,8 +22,7 @@ from tests.network.scripted_sasl import SaslServer
 from tools.harness.tls import Authority
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-WAIT_S = 20
+WAIT_S = 60.0
 
 
 def producer(cluster: ScriptedCluster, **options: Any) -> KafkaProducer:

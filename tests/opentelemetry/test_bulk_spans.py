@@ -15,8 +15,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.opentelemetry.spans import Spans, context_of, failed, traceparent
 
-pytestmark = pytest.mark.timeout(60)
-
 TOPIC_AUTHORIZATION_FAILED = 29
 OWN_CONTEXT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 

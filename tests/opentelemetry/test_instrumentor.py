@@ -24,8 +24,6 @@ from tests.network.scripted_broker import ScriptedCluster
 from tests.opentelemetry.spans import Spans
 from tests.programs import ROOT, run_to_exit
 
-pytestmark = pytest.mark.timeout(120)
-
 METHODS = ("send", "send_async", "send_many", "send_arrow", "send_all")
 ORIGINAL = {name: inspect.getattr_static(KafkaProducer, name) for name in METHODS}
 

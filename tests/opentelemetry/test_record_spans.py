@@ -27,8 +27,6 @@ from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.opentelemetry.spans import Spans, context_of, failed, traceparent
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 TOPIC_AUTHORIZATION_FAILED = 29
 Sender = Callable[..., RecordFuture]
 

@@ -14,7 +14,6 @@ from perf.null_broker import NullBroker
 from tests.network.producing import WAIT_S
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable())),
 ]
 

@@ -16,7 +16,6 @@ from tests.integration.consume import Fetched, read_all
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import ScriptedCluster
 
-pytestmark = pytest.mark.timeout(120)
 PARTITIONS = 3
 ROWS = 3000
 

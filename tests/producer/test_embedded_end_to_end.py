@@ -14,8 +14,6 @@ from tests.network.odd_servers import is_silent, odd_server
 from tests.network.producing import WAIT_S, options
 from tests.reading import read_back as values_of
 
-pytestmark = pytest.mark.timeout(120)
-
 PARTITIONS = 3
 numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until_blocked
 
-pytestmark = [pytest.mark.timeout(60), needs_fork]
+pytestmark = needs_fork
 
 REFUSED, NOT_REFUSED = 0, 1
 

@@ -16,7 +16,7 @@ from tests.forked import needs_fork, needs_module
 from tests.programs import Program, run_to_exit
 from tests.reading import PARTITIONS, read_back
 
-pytestmark = [pytest.mark.timeout(120), needs_fork, needs_module("celery")]
+pytestmark = [needs_fork, needs_module("celery")]
 
 OPTIONS = {"linger_ms": 300_000, "delivery_timeout_ms": 600_000, "close_timeout_ms": 30_000}
 

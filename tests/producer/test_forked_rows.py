@@ -9,7 +9,7 @@ from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
-pytestmark = [pytest.mark.timeout(60), needs_fork]
+pytestmark = needs_fork
 
 
 def test_rows_of_the_parents_are_refused_in_the_child_while_they_are_pending() -> None:

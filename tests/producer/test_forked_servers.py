@@ -18,7 +18,7 @@ from tests.forked import needs_fork, needs_module
 from tests.programs import Program
 from tests.reading import PARTITIONS, read_back
 
-pytestmark = [pytest.mark.timeout(120), needs_fork, needs_module("gunicorn")]
+pytestmark = [needs_fork, needs_module("gunicorn")]
 
 SERVER = """
 import json, os, sys

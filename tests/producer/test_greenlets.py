@@ -17,8 +17,6 @@ from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, Scri
 from tests.programs import Program
 from tools.harness.tls import Authority
 
-pytestmark = pytest.mark.timeout(120)
-
 LIBRARIES = [
     pytest.param(
         name, marks=[needs_module(name), pytest.mark.filterwarnings("ignore::DeprecationWarning")], id=name

@@ -18,8 +18,6 @@ from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluste
 from tests.programs import Program, run_to_exit
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 LEADER_NOT_AVAILABLE, MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS = 5, 10, 19
 ADVICE = (
     "broker 1 advertises {0}: this host must be able to resolve and reach it. Correct advertised.listeners "

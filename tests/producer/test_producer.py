@@ -15,8 +15,6 @@ from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_record_arrives_unchanged() -> None:
     with ScriptedCluster(orders=3) as cluster, producing(cluster) as producer:

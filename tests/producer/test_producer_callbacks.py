@@ -13,8 +13,6 @@ from cyproducer.futures.delivery import RecordFuture
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_callbacks_run_in_partition_order_on_their_own_thread() -> None:
     count = 500

@@ -20,7 +20,6 @@ from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tools.harness.until import until, until_blocked
 
-pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]
 
 

@@ -11,8 +11,6 @@ from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_LEADER_OR_FOLLOWER = 6
 NOT_ENOUGH_REPLICAS = 19
 

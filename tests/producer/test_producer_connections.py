@@ -25,8 +25,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_ENOUGH_REPLICAS = 19
 
 

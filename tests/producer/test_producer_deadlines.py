@@ -17,8 +17,6 @@ from cyproducer.producer import KafkaProducer
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 AT_MOST_S = 10.0
 """An endless wait would exceed this."""
 

@@ -21,8 +21,6 @@ from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def not_ready(server: str, **given: Any) -> str:
     """Returns the error of wait_ready() about an address that is not a broker."""

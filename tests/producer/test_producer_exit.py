@@ -15,9 +15,6 @@ from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
-
 # Unclosed producers
 
 

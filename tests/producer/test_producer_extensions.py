@@ -15,9 +15,6 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
-
 # Serializers
 
 

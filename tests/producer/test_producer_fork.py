@@ -24,7 +24,7 @@ from tests.reading import PARTITIONS, read_back
 from tools.harness.tls import Authority, TlsEnd
 from tools.harness.until import until
 
-pytestmark = [pytest.mark.timeout(120), needs_fork]
+pytestmark = needs_fork
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from cyproducer.producer import KafkaProducer
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:

@@ -20,8 +20,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
 from tests.programs import run_to_exit
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def quiet_forks() -> Iterator[None]:

@@ -11,8 +11,6 @@ from cyproducer.producer import ProducerRecord
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_record_that_send_all_refuses_fails_with_its_topic() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:

@@ -17,8 +17,6 @@ from tests.network.odd_servers import refusing_address
 from tests.network.producing import options
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_producer_whose_thread_cannot_be_started_leaves_nothing_open(
     monkeypatch: pytest.MonkeyPatch,

@@ -15,8 +15,6 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 MEMORY = 32 << 10
 VALUE = bytes(1000)
 

@@ -17,8 +17,6 @@ from cyproducer.send_async import send_async
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_all_waits_of_one_call_share_max_block_ms() -> None:
     """A call that waits for one thing after the other ends when ``send()`` would."""

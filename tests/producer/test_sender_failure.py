@@ -10,8 +10,6 @@ from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class FailingSelector(selectors.SelectSelector):
     """Fails in the next wait, once it is asked to."""

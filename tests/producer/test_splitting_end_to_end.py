@@ -12,8 +12,6 @@ from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
 from tests.network.producing import WAIT_S, producing
 
-pytestmark = pytest.mark.timeout(120)
-
 PRODUCE, TOO_LARGE, LIST_TOO_LARGE = 0, 10, 18
 
 

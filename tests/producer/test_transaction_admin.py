@@ -37,8 +37,6 @@ from tests.network.scripted_sasl import SaslServer
 from tests.network.scripted_transactions import EndTxn, InitProducerId, ListTransactions
 from tools.harness import tls
 
-pytestmark = pytest.mark.timeout(60)
-
 PRODUCER_ID, EPOCH = 7, 3
 PREPARED = PreparedTransaction("tx", PRODUCER_ID, EPOCH, 2, False, {})
 NOT_COORDINATOR, LOADING, NOT_AVAILABLE = 16, 14, 15

@@ -13,8 +13,6 @@ from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
 from tests.network.producing import WAIT_S
 
-pytestmark = pytest.mark.timeout(120)
-
 PARTITIONS = 3
 numbers = itertools.count()
 RETRIED = ["CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"]

@@ -20,8 +20,6 @@ from tests.network.producing import WAIT_S, CollectingSelector, options, produci
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tools.harness.until import until
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_ENOUGH_REPLICAS, INVALID_TOPIC = 19, 17
 
 

@@ -13,8 +13,6 @@ from cyproducer.user_thread import MOST_LINES, NAME, Log, UserThread
 from tests.forked import in_child, needs_fork
 from tools.harness.until import PATIENCE_S, until
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Held:
     """A job that blocks until the test releases it."""

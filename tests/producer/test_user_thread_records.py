@@ -10,8 +10,6 @@ from cyproducer import user_thread as module
 from cyproducer.user_thread import Log, UserThread
 from tools.harness.until import PATIENCE_S
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_the_times_of_a_line_are_those_at_which_it_was_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -14,8 +14,6 @@ from cyproducer.errors import InvalidTopicError, KafkaConfigurationError
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Misspelt:
     def on_ack(self, metadata: Any, error: Any) -> None: ...

@@ -29,8 +29,6 @@ from tests.testing.run_pytest import run_pytest
 from tools.harness.tls import Authority, chain_pem, key_pem
 from tools.harness.token_server import TokenServer
 
-pytestmark = pytest.mark.timeout(180)
-
 BY_THEMSELVES = {"security.md", "testing.md"}
 RUN = [page for page in PAGES if page.name not in BY_THEMSELVES]
 #: Each needs its reason in the page. A change here is a decision.

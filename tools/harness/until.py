@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def looks(patience_s: float, pause_s: float = 0.05) -> Iterator[None]:
