@@ -123,5 +123,5 @@ $(VENV)/spark-stamp: $(VENV)/stamp
 
 $(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py
 	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && "$$python" -m venv --clear $(TOX_VENV)
-	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.22' 'build>=1.2'
+	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.22,<5' 'build>=1.2'
 	@touch $@

@@ -18,11 +18,10 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from sysconfig import get_path
+from typing import Any, ClassVar
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
-from setuptools._distutils.ccompiler import new_compiler
-from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
@@ -95,7 +94,12 @@ class BuildExtensions(build_ext):
     """Cythonizes only when extensions are built: most of setuptools' commands do not need it."""
 
     def run(self) -> None:
-        check_machine()
+        check_system()
+        super().run()
+
+    def build_extensions(self) -> None:
+        """Called by `run`, which has set `compiler`."""
+        check_compiler(self.compiler)
         made = {
             extension.name: extension
             for extension in cythonize(
@@ -108,23 +112,23 @@ class BuildExtensions(build_ext):
         }
         for extension in self.extensions:
             extension.sources = made[extension.name].sources
-        super().run()
+        super().build_extensions()
 
 
 class Build(build):
-    """Looks at the machine first: otherwise the sentence would follow a hundred lines about copied files."""
+    """Compiles first: otherwise what a machine lacks would follow a hundred lines about copied files."""
 
-    def run(self) -> None:
-        check_machine()
-        super().run()
+    sub_commands: ClassVar = sorted(build.sub_commands, key=lambda command: command[0] != "build_ext")
 
 
-def check_machine() -> None:
-    """Ends with a sentence if this machine cannot compile extensions."""
+def check_system() -> None:
+    """Ends with a sentence if the package does not run on this system."""
     if sys.platform == "win32":
         sys.exit("cyproducer does not run on Windows: install it in WSL, where Linux's wheels fit")
-    compiler = new_compiler()
-    customize_compiler(compiler)
+
+
+def check_compiler(compiler: Any) -> None:
+    """Ends with a sentence if ``compiler``, setuptools' own object, cannot compile extensions here."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")

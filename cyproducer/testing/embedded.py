@@ -130,8 +130,8 @@ class EmbeddedBroker:
 
         Raises:
             ModuleNotFoundError: confluent-kafka is not installed.
-            EmbeddedBrokerError: The process ended at once, or a topic given to the constructor cannot be
-                created.
+            EmbeddedBrokerError: The process ended at once, the installed confluent-kafka has no mock cluster,
+                or a topic given to the constructor cannot be created.
         """
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ModuleNotFoundError(

@@ -11,6 +11,7 @@ Names and types are those of ``rdkafka_mock.h``. librdkafka's threads serve; thi
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import json
 import os
 import sys
@@ -23,7 +24,12 @@ LOG_ERRORS_ONLY = b"3"
 
 
 class MockCluster:
-    """A mock cluster that exists until the process ends; only that frees its memory."""
+    """A mock cluster that exists until the process ends; only that frees its memory.
+
+    Raises:
+        ImportError, OSError, AttributeError: The installed confluent-kafka has another core, or librdkafka
+            without one of the functions.
+    """
 
     def __init__(self, brokers: int) -> None:
         from confluent_kafka import cimpl
@@ -102,7 +108,16 @@ class MockCluster:
 
 
 def main(brokers: int) -> None:
-    cluster = MockCluster(brokers)
+    try:
+        cluster = MockCluster(brokers)
+    except (ImportError, OSError, AttributeError) as error:
+        version = importlib.metadata.version("confluent-kafka")
+        reason = (
+            f"confluent-kafka {version} is installed, which has no mock cluster for EmbeddedBroker to run "
+            f"({error}): pip install 'cyproducer[testing]' installs a version that has one"
+        )
+        print(json.dumps({"error": reason}), flush=True)
+        return
     commands: dict[str, Callable[..., None]] = {
         "create_topic": cluster.create_topic,
         "fail_next": cluster.fail_next,

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
 from cyproducer import KafkaProducer
+from cyproducer.base import clock
 from cyproducer.errors import (
     BrokerResponseError,
     ClusterAuthorizationFailedError,
@@ -299,6 +301,32 @@ def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pyt
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "core",
+    [
+        pytest.param(None, id="no librdkafka"),
+        pytest.param(f"__file__ = {clock.__file__!r}", id="librdkafka without the mock cluster"),
+    ],
+)
+def test_a_confluent_kafka_without_a_mock_cluster_is_named(
+    core: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "confluent_kafka"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    if core is not None:
+        (package / "cimpl.py").write_text(core)
+    about = tmp_path / "confluent_kafka-4.4.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: confluent-kafka\nVersion: 4.4.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    broker = EmbeddedBroker()
+    with pytest.raises(EmbeddedBrokerError, match=r"confluent-kafka 4\.4\.0, .* 'cyproducer\[testing\]'"):
+        broker.start()
+    assert broker.pid is None
+
+
 @pytest.mark.parametrize(
     ("protocol", "says"),
     [
