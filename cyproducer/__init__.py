@@ -1,4 +1,4 @@
-"""A Kafka producer with kafka-python's API that does its work per record in C.
+"""A Kafka producer with kafka-python's API whose per-record path runs in C.
 
 Most programs need only ``from cyproducer import KafkaProducer``. ``cyproducer.errors`` has the exceptions,
 ``cyproducer.types`` has types for annotations, ``cyproducer.testing`` helps to test programs that use this

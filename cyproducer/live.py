@@ -1,4 +1,4 @@
-"""The open producers of this process, as exporters see them, and what tells their series apart.
+"""The open producers of this process, for the exporters, and the labels that keep their series distinct.
 
 Owns the number of each producer among those with the same ``client_id``. Does not own the list of runtimes
 (``runtime``), names and forms (``observability/exports``) or the exporters.

@@ -1817,8 +1817,8 @@ MUTANTS = [
     Mutant(
         "new-owner-fenced",
         "cyproducer/control/ending.py",
-        "            if not own:\n                # Somebody",
-        "            if False:\n                # Somebody",
+        "            if not own:\n                # The epoch",
+        "            if False:\n                # The epoch",
         ("tests/control/test_ending.py::test_a_new_owner_of_the_id_is_left_alone",),
     ),
     Mutant(

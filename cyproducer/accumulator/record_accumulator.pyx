@@ -493,7 +493,7 @@ cdef class RecordAccumulator(Incomplete):
         b.capacity = capacity
 
     def opens_batch(self, str name not None, int32_t partition, int64_t bound):
-        """Whether a record of at most ``bound`` bytes needs a new batch: no batch is open and has room."""
+        """Returns whether a record of up to ``bound`` bytes needs a new batch, as no open one has room."""
         cdef TopicInfo state = self.topics.get(name)
         cdef Batch* last = NULL
         if state is None:

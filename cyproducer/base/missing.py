@@ -1,4 +1,4 @@
-"""Names that a class lacks and programs look for: the ``AttributeError`` says what to use instead.
+"""Attributes that users of other clients expect: the ``AttributeError`` names the replacement.
 
 Descriptors, because a ``__getattr__`` would slow down the look-up of every attribute of its class. They have
 no ``__set__``: a subclass or an instance may use the name for something of its own.

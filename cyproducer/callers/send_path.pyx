@@ -288,7 +288,7 @@ cdef class SendPath:
         """A record of a transaction was not accepted, so that the transaction would commit without it."""
         if self.on_refused is None or isinstance(error, WouldBlock):
             return
-        # Without a transaction that accepts records, none lacks this one.
+        # If no transaction is accepting records, none can be missing this record.
         if not getattr(error, "without_transaction", False):
             self.on_refused(error)
 

@@ -51,7 +51,7 @@ class Progress:
         self._shown = (self._redrawn or asked) and not silent
         self._next_s = 0.0
         self._width = 0
-        # Not every terminal's encoding has the block characters.
+        # Some terminal encodings lack the block characters.
         encoding = "" if stream is None else (stream.encoding or "").lower()
         self._full, self._empty = ("█", "░") if "utf" in encoding else ("#", ".")
 

@@ -37,7 +37,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     """Returns the parser of the command line, and those of the subcommands by name."""
     parser = argparse.ArgumentParser(
         prog="cyproducer",
-        description="Sends records to Kafka. All work per record is done in C.",
+        description="Sends records to Kafka. The per-record path runs in C.",
         epilog="cyproducer COMMAND --help has the options of a command, with examples.",
     )
     parser.add_argument("--version", action="version", version=f"cyproducer {VERSION}")

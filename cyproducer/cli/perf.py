@@ -436,7 +436,7 @@ class Transactions:
 
 
 class Load:
-    """Sends records at a rate, and prints a line about the last ones now and then. Not thread-safe."""
+    """Sends records at a rate, and prints a progress line at intervals. Not thread-safe."""
 
     def __init__(
         self,

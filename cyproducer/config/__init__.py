@@ -51,6 +51,7 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
     "enable.metrics.push": "client telemetry is not supported",
+    "partitioner.rack.aware": "choosing partitions by rack (KIP-1123, Kafka 4.4) is not supported",
 }
 
 # Options of Java's that name a class, and the classes whose work this client does without being told.

@@ -1,4 +1,4 @@
-"""Options of librdkafka's clients (confluent-kafka) and of aiokafka that have another name here, or none.
+"""Options of librdkafka (confluent-kafka) and of aiokafka that are renamed or unsupported here.
 
 Owns what an "unknown option" error says about them, what ``cyproducer.confluent`` does with librdkafka's, and
 the table of them in ``docs/migration.md``, which ``as_markdown`` prints. ``KafkaProducer`` does not accept
@@ -76,6 +76,7 @@ FOR_CONSUMERS: Final = (
 _FOUND_OUT: Final = "brokers report their versions"
 _LINES: Final = "log lines are those of this package"
 _RETRIED: Final = "metadata is fetched again with a growing backoff"
+_RACK: Final = "choosing partitions by rack (KIP-1123, Kafka 4.4) is not supported"
 _OPENSSL: Final = "give an ssl_context"
 _OFF: Final = ("false", "0", "")
 
@@ -166,7 +167,7 @@ OTHER_NAMES: Final = {
     "broker.version.fallback": _nothing(_FOUND_OUT),
     "broker.address.family": _nothing("every address of a host is tried"),
     "broker.address.ttl": _nothing("a host is looked up for each round of attempts"),
-    "client.rack": _nothing("it is for consumers"),
+    "client.rack": _nothing(_RACK),
     "enable.metrics.push": _nothing("client telemetry is not supported"),
     "enable.random.seed": _nothing("random numbers are always seeded"),
     "internal.termination.signal": _nothing("no thread needs a signal to end"),

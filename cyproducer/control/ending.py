@@ -160,7 +160,7 @@ Request = FindCoordinator | Describe | AskLevel | EndTxn | InitProducerId
 
 
 class CoordinatorCall:
-    """A call that one transactional id's coordinator answers, however often that must be asked for.
+    """A request to the coordinator of one transactional id, retried until it succeeds or fails for good.
 
     ``error`` is set if it has failed for good.
     """
@@ -404,7 +404,7 @@ class Ending(CoordinatorCall):
         own = self._is_own(found)
         if self._before_fence is not None:
             if not own:
-                # Somebody has ended the epoch, maybe an InitProducerId of this call.
+                # The epoch was already bumped, possibly by an earlier InitProducerId of this call.
                 self.result = self._before_fence
         elif own and found.state == ONGOING:
             if self._start_time_ms not in (None, found.start_time_ms):

@@ -1,4 +1,4 @@
-"""Runs what may block, or is users' code, on a thread of its own, and wakes up the loop when it is done.
+"""Runs blocking calls and users' code on threads of their own, and wakes the loop when they finish.
 
 Owns one daemon thread per running task. Does not own what the tasks do: reading certificates, calling a
 function that returns a password. The sender's thread starts tasks and looks at them; it never waits.

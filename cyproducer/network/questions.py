@@ -1,4 +1,4 @@
-"""Asks brokers for programs: sends one request for each question, and hands the response to its thread.
+"""Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
 
 Owns the questions that wait for a connection, those that are sent and have no response yet, and the threads
 that wait for them. Does not repeat or interpret anything: a question fails with its connection, and whoever

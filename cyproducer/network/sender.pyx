@@ -13,7 +13,7 @@ thread".
 The happy path of a step never takes the GIL: drain batches, checksum, write, wait, read, complete. A thread
 that asks for the GIL while another thread runs a busy ``send()`` loop gets it after the interpreter's switch
 interval, 5 ms, in which that loop appends tens of thousands of records: taking the GIL once per batch would
-halve the throughput.
+halve the throughput. Compressing a batch that is due before it is full does take it.
 """
 
 import heapq

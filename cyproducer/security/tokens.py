@@ -1,4 +1,4 @@
-"""Gets bearer tokens from providers such as users of other clients have, and keeps them while they are new.
+"""Gets bearer tokens from the providers of other clients, and caches them while they are fresh.
 
 Owns the shapes of providers and of what they return (duck typing), and when a token is fetched again. Does
 not own what a broker is sent (``sasl``). A provider is users' code, and may block: it is called on a thread

@@ -43,8 +43,8 @@ class SinceThen:
 
 
 def percentile(before: Mapping[float, int], after: Mapping[float, int], share: float) -> float:
-    """Returns the percentile (``share``: 0 to 1, nearest rank) of what was counted between two histograms,
-    which map a bucket's middle to its count since the start; 0.0 if nothing was."""
+    """Returns the percentile (``share``: 0 to 1, nearest rank) of the samples that were added between two
+    snapshots of a histogram, which map a bucket's midpoint to its cumulative count; 0.0 if there are none."""
     counted = [(middle, count - before.get(middle, 0)) for middle, count in sorted(after.items())]
     total = sum(count for _, count in counted)
     below = 0

@@ -72,7 +72,8 @@ _SHOWN: Final = {
         "user can read"
     ),
 }
-"""Secrets whose names Spark does not take for such, and what to give instead; ``{}``: the prefix."""
+"""Secret options that Spark does not recognise as secrets by name, mapped to what to give instead. ``{}`` is
+replaced by the prefix."""
 _PROXIES: Final = ("proxy_url", "socks5_proxy")
 _FORMS: Final = (
     (("sasl_jaas_config",), ("sasl_plain_username", "sasl_plain_password")),
