@@ -647,6 +647,29 @@ MUTANTS = [
         ("tests/spark/test_rows.py::test_records_before_a_refused_one_are_yielded",),
     ),
     Mutant(
+        "results-for-nobody-under-connect",
+        "cyproducer/spark/rows.py",
+        '"_lazy": self._results and not is_connect()',
+        '"_lazy": self._results',
+        (
+            "tests/spark/test_rows.py::test_a_function_sent_by_spark_connect_writes_all_though_nobody_iterates",
+        ),
+    ),
+    Mutant(
+        "a-row-is-a-partition",
+        "cyproducer/spark/rows.py",
+        "    if not isinstance(given, Iterator):\n",
+        "    if given is None:\n",
+        ("tests/spark/test_rows.py::test_a_row_in_place_of_a_partition_is_an_error_in_the_call",),
+    ),
+    Mutant(
+        "continuous-writes-nothing",
+        "cyproducer/spark/source.py",
+        "        missing = messages.count(None)\n",
+        "        missing = 0\n",
+        ("tests/spark/test_source.py::test_a_commit_without_the_tasks_messages_is_an_error",),
+    ),
+    Mutant(
         "sent-twice-after-a-part",
         "cyproducer/spark/rows.py",
         ' or getattr(error, "accepted", None) is not None:',

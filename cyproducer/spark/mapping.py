@@ -8,6 +8,7 @@ import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.exactly_once.each_batch import WriteOnce
 from cyproducer.spark.options import AT_LEAST_ONCE, once_of_function, producer_config
+from cyproducer.spark.rows import check_partition, to_be_consumed
 from cyproducer.spark.sending import RowsFailedError, said, write_task
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge, tell_program
@@ -37,7 +39,7 @@ _PRODUCED: Final = pa.schema([("partition", pa.int32()), ("offset", pa.int64()),
 
 def produce_arrow(
     topic: str, **config: Any
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns a function for ``df.mapInArrow(produce_arrow("topic", ...), PRODUCED_SCHEMA)``.
 
     The function sends each row's ``value``, and its ``key``, ``headers``, ``partition`` and ``timestamp`` if
@@ -53,7 +55,8 @@ def produce_arrow(
 
     Raises: ``KafkaConfigurationError`` in this call. In the task: errors that concern all rows, such as a
     topic that does not exist or columns of wrong types, and ``UnknownTopicOrPartitionError`` if a topic loses
-    partitions while rows of a batch are being sent.
+    partitions while rows of a batch are being sent; ``TypeError`` if the function gets no iterator of Arrow
+    batches, as from ``foreach`` and ``foreachPartition``.
     """
     return _ProduceArrow(topic, producer_config(config, columns=True))
 
@@ -65,7 +68,15 @@ class _ProduceArrow:
         self._topic = topic
         self._config = config
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_partition(batches, "produce_arrow()", "mapInArrow()")
+        # Here and not when the results are consumed: foreachPartition() of Spark Connect drops them.
+        checked = _arrow(batches)
+        first = next(checked, None)
+        given = () if first is None else chain((first,), checked)
+        return to_be_consumed(self._produce(given), "produce_arrow()")
+
+    def _produce(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sent: deque[_Sent] = deque()
         with shared_producer(self._config) as producer:
             for batch in batches:
@@ -100,6 +111,21 @@ class _ProduceArrow:
                 rows = rows.take(pa.array(kept, pa.int64()))
             else:
                 return _Sent(count, numbers, errors, future)
+
+
+def _arrow(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Yields the same.
+
+    Raises:
+        TypeError: one is no Arrow batch.
+    """
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(
+                f"produce_arrow() gets {type(batch).__name__}: must be pyarrow.RecordBatch, as from "
+                "mapInArrow(). For rows, use produce_partitions()"
+            )
+        yield batch
 
 
 class _Sent(NamedTuple):

@@ -252,6 +252,13 @@ def options_of_session(session: Any = None) -> dict[str, Any]:
     return session_options(dict(session.conf.getAll), at_start)
 
 
+def is_connect() -> bool:
+    """Whether this process is a client of Spark Connect."""
+    # Without this module the process has no session.
+    utils: Any = sys.modules.get("pyspark.sql.utils")
+    return utils is not None and bool(utils.is_remote())
+
+
 def session_options(settings: Mapping[str, str], at_start: Container[str]) -> dict[str, Any]:
     """Returns the producer's options in a session's settings. ``at_start``: those that were made when the
     application started.

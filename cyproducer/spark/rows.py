@@ -1,15 +1,17 @@
 """Produces the elements of an RDD: ``rdd.mapPartitions(produce_partitions("topic", bootstrap_servers=...))``.
 
-Owns the conversion of an RDD's element to a record. Does not own the producer (``sharing``).
-``produce_partitions`` returns a function that Spark pickles and calls with each partition's iterator.
+Owns the conversion of an RDD's element to a record, and the checks of how functions for partitions are used.
+Does not own the producer (``sharing``). ``produce_partitions`` returns a function that Spark pickles and
+calls with each partition's iterator.
 
 If consecutive elements are alike and plain, such as a DataFrame's rows of key and value, one call sends up to
 a few hundred of them. Other elements are sent one by one.
 """
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
@@ -19,10 +21,12 @@ from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.elements import PlainElements
-from cyproducer.spark.options import producer_config
+from cyproducer.spark.options import FORMAT, is_connect, producer_config
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.structs import RecordMetadata
+
+log: Final = logging.getLogger("cyproducer.spark")
 
 CHUNK: Final = 500
 CHUNK_BYTES: Final = 1 << 20
@@ -41,26 +45,28 @@ _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 
 def produce_partitions(
     topic: str | None = None, *, results: bool = True, **config: Any
-) -> Callable[[Iterable[Any]], Iterator[RecordMetadata]]:
+) -> Callable[[Iterator[Any]], Iterator[RecordMetadata]]:
     """Returns a function for ``rdd.mapPartitions`` and ``foreachPartition``, of RDDs and DataFrames.
 
-    The function sends each element and yields its ``RecordMetadata``, in the order of the elements. When it
-    ends, all records are acknowledged. An element is a value (bytes or str), a pair (key, value), or a
-    ``Row`` or mapping with ``value`` (None: a tombstone) and optionally ``key``, ``topic``, ``headers``
-    (pairs), ``partition`` and ``timestamp`` (milliseconds, or a datetime; without a time zone it is local
-    time, as in Spark's rows). Strings are sent as UTF-8, unless the configuration has serializers; these get
-    the elements unchanged, and accept any type. Without serializers, consecutive values, pairs or rows of
-    ``key`` and ``value`` that are alike are sent together, up to 500 elements, 1 MiB or 20 ms, with one
-    timestamp. If the next element is late, those already taken wait for it.
+    The function takes an iterator of elements, sends each, and yields its ``RecordMetadata``, in the order of
+    the elements. When it ends, all records are acknowledged. An element is a value (bytes or str), a pair
+    (key, value), or a ``Row`` or mapping with ``value`` (None: a tombstone) and optionally ``key``,
+    ``topic``, ``headers`` (pairs), ``partition`` and ``timestamp`` (milliseconds, or a datetime; without a
+    time zone it is local time, as in Spark's rows). Strings are sent as UTF-8, unless the configuration has
+    serializers; these get the elements unchanged, and accept any type. Without serializers, consecutive
+    values, pairs or rows of ``key`` and ``value`` that are alike are sent together, up to 500 elements, 1 MiB
+    or 20 ms, with one timestamp. If the next element is late, those already taken wait for it.
 
-    ``topic``: the topic of all records; None: each element has its own. ``results``: False: yields nothing,
-    which saves a third of the CPU for elements that are sent together; the first failure is raised all the
-    same, if the generator is consumed, as ``foreachPartition`` does. ``config``: ``KafkaProducer``'s options,
-    including functions.
+    ``topic``: the topic of all records; None: each element has its own. ``results``: True: elements are sent
+    while the results are consumed, which Spark does with what the function returns; under Spark Connect they
+    are all sent in the call, and the results of a partition are then in memory. False: all elements are sent
+    in the call, which returns an empty iterator. That saves a third of the CPU for elements that are sent
+    together. ``config``: ``KafkaProducer``'s options, including functions.
 
-    Raises: ``KafkaConfigurationError`` in this call. In the task: ``RowsFailedError`` for the first record
-    that can't be written, and ``TypeError`` for an element that is not a record. Both fail the task. If the
-    caller closes the generator early, ``close()`` raises the error of the records not yet yielded.
+    Raises: ``KafkaConfigurationError`` in this call. In the task: ``TypeError`` if the function gets a single
+    row and not an iterator, as from ``foreach`` and ``writeStream.foreach``, or for an element that is not a
+    record; ``RowsFailedError`` for the first record that can't be written. These fail the task. If the caller
+    closes the generator early, ``close()`` raises the error of the records not yet yielded.
     """
     return _Produce(topic, producer_config(config, columns=False), results)
 
@@ -72,8 +78,18 @@ class _Produce:
         self._topic = topic
         self._config = config
         self._results = results
+        self._lazy = results
 
-    def __call__(self, elements: Iterable[Any]) -> Iterator[RecordMetadata]:
+    def __getstate__(self) -> dict[str, Any]:
+        # DataFrame.foreachPartition() of Spark Connect drops what a function returns.
+        return {**self.__dict__, "_lazy": self._results and not is_connect()}
+
+    def __call__(self, elements: Iterator[Any]) -> Iterator[RecordMetadata]:
+        check_partition(elements, "produce_partitions()", "mapPartitions() and foreachPartition()")
+        results = self._write(elements)
+        return to_be_consumed(results, "produce_partitions()") if self._lazy else iter(list(results))
+
+    def _write(self, elements: Iterator[Any]) -> Iterator[RecordMetadata]:
         sent: deque[tuple[int, _Sent]] = deque()
         under_way = 0
         with shared_producer(self._config) as producer:
@@ -96,6 +112,40 @@ class _Produce:
                 for _, other in sent:
                     deque(_outcomes(other, False), 0)
                 raise
+
+
+def check_partition(given: object, function: str, callers: str) -> None:
+    """Checks what a function for partitions is called with.
+
+    Raises:
+        TypeError: it is no iterator: ``foreach()`` calls a function with one row at a time.
+    """
+    # Not any iterable: a row, a pair and a string are iterable too.
+    if not isinstance(given, Iterator):
+        raise TypeError(
+            f"{function} is called with {type(given).__name__}, and takes an iterator of a partition's rows, "
+            f"as {callers} give it. foreach() and map() call a function with each row: use "
+            f"foreachPartition(), and for a stream format({FORMAT!r}) or foreachBatch() with "
+            "foreach_batch(). Of a partition that is a list, give iter(list)"
+        )
+
+
+def to_be_consumed(results: Iterator[Any], function: str) -> Iterator[Any]:
+    """Returns an iterator of the same results. It logs an error if it is dropped before the first is taken:
+    nothing was written then."""
+    passing = _passing(results, function)
+    # Code of a generator, and so the one that logs, runs only after its start.
+    next(passing)
+    return passing
+
+
+def _passing(results: Iterator[Any], function: str) -> Generator[Any, None, None]:
+    try:
+        yield None
+    except GeneratorExit:
+        log.error("%s: nothing was written, as nothing has consumed the results", function)
+        raise
+    yield from results
 
 
 class _Together(NamedTuple):

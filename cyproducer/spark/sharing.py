@@ -13,7 +13,8 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import TracebackType
 from typing import Any, Final
 
 from cyproducer.config import concealed, shown_option
@@ -101,17 +102,51 @@ _lock = threading.Lock()
 _shared: dict[str, _Shared] = {}
 
 
-@contextmanager
-def shared_producer(config: SharedConfig) -> Iterator[KafkaProducer]:
-    """Returns the process's producer for that configuration; creates it if there is none.
+def shared_producer(config: SharedConfig) -> AbstractContextManager[KafkaProducer]:
+    """Lends the process's producer for that configuration to a ``with`` block; creates it if there is none.
 
     When the block ends without an exception, all records sent through the producer have their outcome. The
     producer is then kept for ``IDLE_S`` seconds for the next user. Thread-safe.
 
     Raises:
-        KafkaConfigurationError, NoBrokersAvailableError: as ``KafkaProducer`` does.
+        TypeError: the configuration is no ``SharedConfig``.
+        KafkaConfigurationError, NoBrokersAvailableError: when the block begins, as ``KafkaProducer`` does.
         KafkaTimeoutError: not all records had their outcome within ``delivery_timeout_ms``.
     """
+    if not isinstance(config, SharedConfig):
+        raise TypeError(
+            f"shared_producer() is called with {type(config).__name__}: must be a SharedConfig, as in "
+            "shared_producer(SharedConfig({'bootstrap_servers': ...}))"
+        )
+    return _Loan(config)
+
+
+class _Loan(AbstractContextManager[KafkaProducer]):
+    """What ``shared_producer`` returns."""
+
+    def __init__(self, config: SharedConfig) -> None:
+        self._block = _lend(config)
+
+    def __enter__(self) -> KafkaProducer:
+        return self._block.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._block.__exit__(kind, error, traceback)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"shared_producer() returns no producer, and has no {name!r}: use it in a with block, as in "
+            "'with shared_producer(config) as producer', which waits for all records at its end"
+        )
+
+
+@contextmanager
+def _lend(config: SharedConfig) -> Iterator[KafkaProducer]:
     shared = _take(config)
     try:
         try:

@@ -174,15 +174,23 @@ class _Task:
 
     def commit(self, messages: list[Any], batch: str) -> None:
         show_info()
+        missing = messages.count(None)
+        # Of some messages, the driver of exactly-once says more.
+        if missing and (self.options.exactly_once is None or missing == len(messages)):
+            # This is all that shows a continuous trigger: planning does not know it, and Spark runs no Python
+            # code in the tasks.
+            raise KafkaConfigurationError(
+                f"{batch}: {missing} of {len(messages)} tasks have left no message, and written nothing. "
+                "trigger(continuous=...) does not work: Spark does not run a Python sink with it. Stop the "
+                "query, and start it with trigger(processingTime=...) and an empty checkpoint"
+            )
         if self.options.exactly_once is not None:
             with self._driver() as driver:
                 done = driver.commit(_outcomes(messages))
             if done.skipped:
                 log.info("%s: its %d rows were written before, and are not written again", batch, done.rows)
                 return
-        tell(
-            merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
-        )
+        tell(merge(each.summary for each in messages), batch, self.options.summary_callback)
 
     def abort(self, messages: list[Any], batch: str) -> None:
         show_info()

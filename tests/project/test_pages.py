@@ -37,7 +37,7 @@ NOT_RUN = {
     "docs/asyncio.md": 1,
     "docs/migration.md": 1,
     "docs/security.md": 2,
-    "docs/spark.md": 7,
+    "docs/spark.md": 9,
     "docs/spark-exactly-once.md": 3,
     "docs/tracing.md": 3,
     "docs/transactions.md": 2,

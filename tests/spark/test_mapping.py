@@ -22,7 +22,7 @@ def _topic(broker: EmbeddedBroker) -> None:
 
 def told(broker: EmbeddedBroker, topic: str, *batches: pa.RecordBatch, **config: Any) -> list[dict[str, Any]]:
     produce = produce_arrow(topic, bootstrap_servers=broker.bootstrap_servers, **config)
-    return [row for batch in produce(batches) for row in batch.to_pylist()]
+    return [row for batch in produce(iter(batches)) for row in batch.to_pylist()]
 
 
 def values(*given: bytes | None) -> pa.RecordBatch:
@@ -85,6 +85,26 @@ def test_an_error_that_concerns_all_rows_fails_the_task(
 ) -> None:
     with pytest.raises(error, match=says):
         told(broker, topic, batch, max_block_ms=500)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (values(b"1"), "is called with RecordBatch, and takes an iterator"),
+        (("k", "v"), "is called with tuple, and takes an iterator"),
+        (iter([("k", "v")]), "gets tuple: must be pyarrow.RecordBatch"),
+    ],
+)
+def test_what_is_no_partition_of_arrow_batches_is_an_error_in_the_call(given: Any, says: str) -> None:
+    """``foreach()`` calls a function with each row, and ``foreachPartition()`` with an iterator of rows. They
+    do not all consume what it returns."""
+    produce = produce_arrow("t", bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(TypeError, match=says):
+        produce(given)
+
+
+def test_a_partition_without_batches_has_no_results() -> None:
+    assert list(produce_arrow("t", bootstrap_servers="127.0.0.1:1")(iter([]))) == []
 
 
 def test_rows_that_were_accepted_are_not_sent_again(

@@ -1,9 +1,12 @@
 """Tests how elements of an RDD become records. Needs no Spark."""
 
+import logging
+import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,7 +182,7 @@ def test_each_element_may_have_its_own_topic(broker: EmbeddedBroker) -> None:
         broker.create_topic(name, 1)
     produce = produce_partitions(bootstrap_servers=broker.bootstrap_servers)
     told: list[RecordMetadata] = list(
-        produce(rows(["topic", "value"], ("own-1", "a"), ("own-2", "b"), ("own-1", "c")))
+        produce(iter(rows(["topic", "value"], ("own-1", "a"), ("own-2", "b"), ("own-1", "c"))))
     )
     assert [(each.topic, each.offset) for each in told] == [("own-1", 0), ("own-2", 0), ("own-1", 1)]
 
@@ -218,7 +221,7 @@ def test_an_element_that_is_not_a_record_is_an_error(
 ) -> None:
     produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(TypeError) as raised:
-        list(produce([element]))
+        list(produce(iter([element])))
     assert says in str(raised.value)
 
 
@@ -244,7 +247,7 @@ def test_the_error_of_an_invalid_record_names_its_topic(
     broker.create_topic(topic, 1)
     produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(RowsFailedError, match=f"topic '{topic}': {cause.__name__}: ") as raised:
-        list(produce([element]))
+        list(produce(iter([element])))
     assert isinstance(raised.value.cause, cause)
 
 
@@ -256,7 +259,7 @@ def test_the_error_of_a_failed_record_names_its_partition(broker: EmbeddedBroker
     broker.fail_next(PRODUCE, TOPIC_AUTHORIZATION_FAILED)
     key = next(key for key in map(str, range(9)) if partition_for_key("murmur2", key.encode(), 2) == 1)
     with pytest.raises(RowsFailedError, match=f"topic '{topic}', partition 1: .*TopicAuthorization"):
-        list(produce([(key, "v") if name == "pair" else MappingProxyType({"key": key, "value": "v"})]))
+        list(produce(iter([(key, "v") if name == "pair" else MappingProxyType({"key": key, "value": "v"})])))
 
 
 def test_a_failed_record_is_reported_while_no_more_elements_arrive(broker: EmbeddedBroker) -> None:
@@ -327,13 +330,69 @@ def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) 
     assert read_all(broker.bootstrap_servers, "failing", 1)[0].value == b"fine"
 
 
+@pytest.mark.parametrize("results", [True, False])
+@pytest.mark.parametrize(
+    "row",
+    [
+        rows(["key", "value"], ("k", "v"))[0],
+        ("k", "v"),
+        ["k", "v"],
+        {"value": "v"},
+        b"v",
+        "v",
+        None,
+    ],
+    ids=lambda row: type(row).__name__,
+)
+def test_a_row_in_place_of_a_partition_is_an_error_in_the_call(row: Any, results: bool) -> None:
+    """As ``foreach()`` does, which takes no notice of what the function returns."""
+    produce = produce_partitions("t", results=results, bootstrap_servers="127.0.0.1:1", max_block_ms=1)
+    says = rf"is called with {type(row).__name__}, and takes an iterator .* use foreachPartition\(\)"
+    with pytest.raises(TypeError, match=says):
+        produce(row)
+
+
+def test_without_results_all_is_written_though_nobody_iterates(broker: EmbeddedBroker) -> None:
+    broker.create_topic("dropped", 1)
+    produce = produce_partitions("dropped", results=False, bootstrap_servers=broker.bootstrap_servers)
+    produce(iter([b"1", b"2"]))
+    assert [r.value for r in read_all(broker.bootstrap_servers, "dropped", 2)] == [b"1", b"2"]
+
+
+def test_a_function_sent_by_spark_connect_writes_all_though_nobody_iterates(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("connect", 1)
+    made = produce_partitions("connect", bootstrap_servers=broker.bootstrap_servers, max_request_size=1000)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyspark.sql.utils", SimpleNamespace(is_remote=lambda: True))
+        pickled = pickle.dumps(made)
+    produce: Callable[[Iterator[Any]], Iterator[RecordMetadata]] = pickle.loads(pickled)
+    told = produce(iter([b"1", b"2"]))
+    assert [r.value for r in read_all(broker.bootstrap_servers, "connect", 2)] == [b"1", b"2"]
+    assert [each.offset for each in told] == [0, 1]
+    with pytest.raises(RowsFailedError, match="RecordTooLargeError"):
+        produce(iter([b"x" * 2000]))
+
+
+def test_results_that_nobody_takes_are_logged_as_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    produce = produce_partitions("t", bootstrap_servers="127.0.0.1:1")
+    with caplog.at_level(logging.ERROR, "cyproducer.spark"):
+        results = produce(iter([b"1"]))
+        assert caplog.messages == []
+        del results
+    assert caplog.messages == [
+        "produce_partitions(): nothing was written, as nothing has consumed the results"
+    ]
+
+
 @pytest.mark.parametrize("kind", [bytes, dict])
 def test_without_results_nothing_is_yielded(broker: EmbeddedBroker, kind: type) -> None:
     topic = f"without-results-{kind.__name__}"
     broker.create_topic(topic, 1)
     produce = produce_partitions(topic, results=False, bootstrap_servers=broker.bootstrap_servers)
     values = [b"%d" % number for number in range(2000)]
-    assert list(produce(values if kind is bytes else [{"value": value} for value in values])) == []
+    assert list(produce(iter(values if kind is bytes else [{"value": value} for value in values]))) == []
     assert [r.value for r in read_all(broker.bootstrap_servers, topic, 2000)] == values
 
 
@@ -385,7 +444,7 @@ def test_rows_of_which_some_were_accepted_are_not_sent_again(
     monkeypatch.setattr(KafkaProducer, "send_many", interrupted)
     produce = produce_partitions("midway", bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(RowsFailedError, match="topic 'midway': ValueError: meanwhile"):
-        list(produce([b"1", b"2", b"3"]))
+        list(produce(iter([b"1", b"2", b"3"])))
     close_all()
     assert [r.value for r in read_all(broker.bootstrap_servers, "midway", 1)] == [b"1"]
 

@@ -123,7 +123,7 @@ def test_a_task_does_not_linger_at_its_end(broker: EmbeddedBroker) -> None:
         summary = write_all(writer, [values(b"1", b"x" * 6000), values(b"2")])
     assert (summary.rows, summary.dead_letters) == (2, 1)
     produce = produce_partitions("hasty", bootstrap_servers=broker.bootstrap_servers, **config)
-    assert len(list(produce([b"3", b"4"]))) == 2
+    assert len(list(produce(iter([b"3", b"4"])))) == 2
     close_all()
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,17 @@ def test_equal_configurations_share_a_producer_and_others_do_not(broker: Embedde
         assert third is not first
     with shared_producer(config(broker)) as again:
         assert again is first
+
+
+def test_without_a_with_block_the_error_says_how_to_use_it(broker: EmbeddedBroker) -> None:
+    lent: Any = shared_producer(config(broker))
+    with pytest.raises(
+        AttributeError, match=r"no 'send': use it in a with block, as in 'with shared_producer"
+    ):
+        lent.send("t", b"v")
+    made: Any = {"bootstrap_servers": broker.bootstrap_servers}
+    with pytest.raises(TypeError, match=r"called with dict: must be a SharedConfig"):
+        shared_producer(made)
 
 
 def test_all_records_have_an_outcome_when_the_block_ends(broker: EmbeddedBroker) -> None:

@@ -69,14 +69,37 @@ def test_tasks_write_and_the_commit_reports_their_summary(
     kind = spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter
     assert issubclass(type(writer), kind)
     copy = travelled(writer)
-    messages = [copy.write(iter([values(b"1"), values(b"23")])), None, copy.write(iter([values(b"4")]))]
-    assert all(isinstance(each, spark.WriterCommitMessage) for each in messages if each is not None)
+    messages = [copy.write(iter([values(b"1"), values(b"23")])), copy.write(iter([values(b"4")]))]
+    assert all(isinstance(each, spark.WriterCommitMessage) for each in messages)
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
         writer.commit(messages, 7) if stream else writer.commit(messages)
     (summary,) = SUMMARIES
     assert (summary.rows, summary.bytes, summary.tasks) == (3, 4, 2)
     assert ("micro-batch 7: 3 rows" if stream else "batch: 3 rows") in caplog.text
     assert [r.value for r in read_all(broker.bootstrap_servers, topic, 3)] == [b"1", b"23", b"4"]
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_commit_without_the_tasks_messages_is_an_error(source: Any, once: bool) -> None:
+    """With a continuous trigger, Spark commits what it has not given to any task."""
+    given = options()
+    if once:
+        given |= {
+            "deliveryGuarantee": "exactly-once",
+            "transactionalIdPrefix": "p",
+            "checkpointLocation": "/c",
+        }
+    writer = source.CyproducerDataSource(given).streamWriter(VALUES, False)
+    with pytest.raises(KafkaConfigurationError, match=r"micro-batch 0: 2 of 2 tasks .* trigger\(continuous="):
+        writer.commit([None, None], 0)
+
+
+def test_a_commit_without_one_of_the_messages_is_an_error(source: Any, broker: EmbeddedBroker) -> None:
+    broker.create_topic("missing", 1)
+    writer = source.CyproducerDataSource(options(broker, topic="missing")).writer(VALUES, False)
+    written = travelled(writer).write(iter([values(b"1")]))
+    with pytest.raises(KafkaConfigurationError, match="batch: 1 of 2 tasks have left no message"):
+        writer.commit([written, None])
 
 
 @pytest.mark.parametrize("stream", [False, True])

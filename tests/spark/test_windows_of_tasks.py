@@ -60,7 +60,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def test_a_window_of_records_stays_under_way(events: list[tuple[str, int]]) -> None:
     produce: Any = produce_partitions("t", bootstrap_servers="127.0.0.1:1")
-    assert list(produce(range(20))) == list(range(20))
+    assert list(produce(iter(range(20)))) == list(range(20))
     assert events.index(("outcome", 0)) == events.index(("send", 4)) + 1
     for number in range(5, 20):
         assert events.index(("outcome", number - 4)) == events.index(("send", number)) + 1
@@ -70,7 +70,7 @@ def test_a_window_of_records_stays_under_way(events: list[tuple[str, int]]) -> N
 def test_who_takes_a_few_outcomes_has_the_others_awaited_at_once(events: list[tuple[str, int]]) -> None:
     """By a flush: one after the other, records that linger would be waited for."""
     produce: Any = produce_partitions("t", bootstrap_servers="127.0.0.1:1")
-    outcomes = produce(range(20))
+    outcomes = produce(iter(range(20)))
     assert next(outcomes) == 0
     outcomes.close()
     assert events[-6:] == [("await", -1), *(("outcome", number) for number in range(5))]

@@ -7,7 +7,6 @@ which Spark calls it; under Spark Connect, in a process of the server.
 import logging
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +21,7 @@ from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
 from cyproducer.spark.exactly_once.names import JOB, Sink
 from cyproducer.spark.exactly_once.rules import BatchOrderError
 from cyproducer.spark.exactly_once.task import QUERY_PROPERTY, write_task_once
-from cyproducer.spark.options import ExactlyOnceOptions
+from cyproducer.spark.options import ExactlyOnceOptions, is_connect
 from cyproducer.spark.sharing import SharedConfig
 from cyproducer.spark.summary import WriteSummary, merge, tell_program
 
@@ -58,7 +57,7 @@ class WriteOnce:
         options: ExactlyOnceOptions,
         on_summary: Callable[[int, WriteSummary], object] | None,
     ) -> None:
-        if options.app is None and _is_connect():
+        if options.app is None and is_connect():
             raise KafkaConfigurationError(_NEEDS_APP)
         self._topic = topic
         self._dead_letter_topic = dead_letter_topic
@@ -149,13 +148,6 @@ class WriteOnce:
                 )
             _written[sink.key] = (this, self, True)
         return this
-
-
-def _is_connect() -> bool:
-    """Whether this process is a client of Spark Connect."""
-    # Without this module the process has no session.
-    utils: Any = sys.modules.get("pyspark.sql.utils")
-    return utils is not None and bool(utils.is_remote())
 
 
 def _property(df: "DataFrame", name: str) -> str | None:
