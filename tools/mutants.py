@@ -647,6 +647,24 @@ MUTANTS = [
         ("tests/spark/test_rows.py::test_records_before_a_refused_one_are_yielded",),
     ),
     Mutant(
+        "one-place-two-sinks",
+        "cyproducer/spark/options.py",
+        "return Sink(self.prefix, STREAM, location(self.checkpoint))",
+        "return Sink(self.prefix, STREAM, self.checkpoint)",
+        ("tests/spark/test_options.py::test_a_stream_is_named_by_its_checkpoint_or_its_app",),
+    ),
+    Mutant(
+        "commits-under-another-name",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        plan, batch, query = first.plan, first.batch, first.query\n"
+        "        self._act_for(plan.standing.sink)\n",
+        "        plan, batch, query = first.plan, first.batch, first.query\n",
+        (
+            "tests/spark/exactly_once/test_protocol.py::"
+            "test_a_log_that_spells_the_place_otherwise_is_gone_on_with_at_every_step",
+        ),
+    ),
+    Mutant(
         "results-for-nobody-under-connect",
         "cyproducer/spark/rows.py",
         '"_lazy": self._results and not is_connect()',

@@ -21,7 +21,7 @@ from cyproducer.config import ProducerConfig, concealed, option_name
 from cyproducer.config.values import Secret
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
-from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix, location
 from cyproducer.spark.exactly_once.names import decision_topic as default_decision_topic
 from cyproducer.spark.sharing import SharedConfig
 
@@ -120,14 +120,15 @@ class ExactlyOnceOptions:
                 raise KafkaConfigurationError(
                     "option 'txnVersion' is for batch writes: a stream's versions are its batch ids"
                 )
-            name = self.app or self.checkpoint
-            if name is None:
+            if self.app is not None:
+                return Sink(self.prefix, STREAM, self.app)
+            if self.checkpoint is None:
                 raise KafkaConfigurationError(
                     f"deliveryGuarantee {EXACTLY_ONCE!r} needs option 'checkpointLocation' at the write, not "
                     "only in the session's configuration, which the sink can't see; or 'txnAppId', a name "
                     "that no other stream has"
                 )
-            return Sink(self.prefix, STREAM, name)
+            return Sink(self.prefix, STREAM, location(self.checkpoint))
         if self.app is None or self.version is None:
             raise KafkaConfigurationError(
                 f"deliveryGuarantee {EXACTLY_ONCE!r} for a batch write needs options 'txnAppId', the job's "

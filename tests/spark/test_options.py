@@ -59,6 +59,9 @@ def test_a_stream_is_named_by_its_checkpoint_or_its_app() -> None:
     once = parse({**SERVERS, **ONCE, "checkpointLocation": "/c"}).exactly_once
     assert once is not None
     assert once.sink(stream=True) == Sink("app", "stream", "/c")
+    once = parse({**SERVERS, **ONCE, "checkpointLocation": "file:///c/"}).exactly_once
+    assert once is not None
+    assert once.sink(stream=True) == Sink("app", "stream", "file:/c")
     assert (once.decision_topic, once.timeout_ms) == ("app.decisions", 900_000)
     once = parse(
         {

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.decisions import Decision, History, Identity, TaskTransaction
+from cyproducer.spark.exactly_once.names import Sink
 
 
 class NotDecidedError(KafkaError):
@@ -25,6 +26,9 @@ class End(enum.Enum):
 
 class Cluster(Protocol):
     """One sink's view of a cluster. All calls are bounded, and raise ``KafkaError``."""
+
+    def act_for(self, sink: Sink) -> None:
+        """Makes this the view of another sink of the same prefix."""
 
     def take_over(self) -> Identity:
         """Takes over the log's transactional id: earlier identities can't write any more, and what they left

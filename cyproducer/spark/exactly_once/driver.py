@@ -42,7 +42,7 @@ from cyproducer.spark.exactly_once.decisions import (
     following_queries,
 )
 from cyproducer.spark.exactly_once.names import Sink
-from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdict, standing
+from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdict, sink_in, standing
 
 log: Final = logging.getLogger("cyproducer.spark")
 
@@ -138,6 +138,11 @@ class Driver:
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
+        if (known := sink_in(history, self._sink)) != self._sink:
+            # The log has it under another name, and so its transactional ids have another hash.
+            self._act_for(known)
+            identity = self._cluster.take_over()
+            history = self._cluster.history()
         self._cluster.check_rights(sorted(self._known_topics))
         self._check_hash(history)
         last = history.get(self._sink.key)
@@ -151,6 +156,12 @@ class Driver:
         if version is not None:
             found.judge(None, version)
         return Plan(identity, found)
+
+    def _act_for(self, sink: Sink) -> None:
+        """Goes on under another name of the same sink."""
+        if sink != self._sink:
+            self._sink = sink
+            self._cluster.act_for(sink)
 
     def _check_hash(self, history: History) -> None:
         for key in history:
@@ -191,6 +202,7 @@ class Driver:
             missing = len(outcomes) - len(tasks)
             raise NotDecidedError(f"{self._sink.key!r}: {missing} tasks left no message")
         plan, batch, query = first.plan, first.batch, first.query
+        self._act_for(plan.standing.sink)
         of_one = (plan.identity, batch, query)
         if any((each.plan.identity, each.batch, each.query) != of_one for each in tasks):
             raise NotDecidedError(f"{self._sink.key!r}: the tasks of batch {batch} are of several plans")
@@ -252,7 +264,11 @@ class Driver:
         """Aborts what the tasks of a failed batch have prepared; returns whether that was possible. If not,
         the next plan completes or aborts it."""
         tasks = [each for each in outcomes if each is not None]
-        if not tasks or not self._cluster.give_up(tasks[0].plan.identity):
+        if not tasks:
+            return False
+        plan = tasks[0].plan
+        self._act_for(plan.standing.sink)
+        if not self._cluster.give_up(plan.identity):
             return False
         self._cluster.abort([each.transaction for each in tasks if each.transaction is not None])
         return True

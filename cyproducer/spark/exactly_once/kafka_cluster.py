@@ -142,6 +142,10 @@ class KafkaCluster:
     def _within(self, timeout_s: float | None) -> float:
         return self._left_s if timeout_s is None else min(timeout_s, self._left_s)
 
+    def act_for(self, sink: Sink) -> None:
+        self.close()
+        self._sink = sink
+
     # The log's identity
 
     def take_over(self) -> Identity:

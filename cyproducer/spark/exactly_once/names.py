@@ -7,6 +7,7 @@ batches: a sink has a few for each partition, for as long as it lives.
 """
 
 import hashlib
+import posixpath
 import re
 from typing import Final, NamedTuple
 
@@ -15,13 +16,15 @@ JOB: Final = "job"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A prefix is also the beginning of a topic's name."""
+_LOCATION: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?)?(/.*)?", re.DOTALL)
+"""Scheme, authority and absolute path, as Hadoop splits a location: it has no query and no fragment."""
 _ATTEMPTS: Final = 4
 _STAGES: Final = 4
 
 
 class Sink(NamedTuple):
     """What writes batches under a prefix. ``kind``: ``STREAM`` or ``JOB``. ``name``: the location of the
-    stream's checkpoint, or the job's ``txnAppId``."""
+    stream's checkpoint, as ``location`` spells it, or ``txnAppId``."""
 
     prefix: str
     kind: str
@@ -62,6 +65,22 @@ class Sink(NamedTuple):
     def owns(self, transactional_id: str) -> bool:
         """Whether an id is one that ``task_id`` makes."""
         return re.fullmatch(re.escape(self.id_prefix) + r"\d+\.\d+", transactional_id) is not None
+
+
+def location(name: str) -> str:
+    """Returns the same spelling for all spellings of a location, between which Spark itself changes:
+    ``file:/x``, ``file:///x/`` and ``file://localhost//x`` are one. A path without a scheme stays one, as the
+    file system is not known here. A relative path, and any other name, is returned unchanged."""
+    found = _LOCATION.fullmatch(name)
+    if found is None:
+        return name
+    scheme, authority, path = found.groups()
+    if path is None and not authority:
+        return name
+    scheme = f"{scheme.lower()}:" if scheme else ""
+    if scheme == "file:" and authority == "localhost":
+        authority = None
+    return f"{scheme}{f'//{authority}' if authority else ''}/{posixpath.normpath(path or '/').lstrip('/')}"
 
 
 def decision_topic(prefix: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.decisions import Decision, History
-from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, location
 
 STARTING_BATCH: Final = "startingBatchId"
 """The option that lets a stream begin with another batch than 0."""
@@ -61,8 +61,8 @@ class Standing:
         assert query is not None
         if (key := dict(self.elsewhere).get(query)) is not None:
             raise BatchOrderError(
-                f"query {query} has written as {key!r}, and now it is {self.sink.key!r}: spell its "
-                "checkpoint's location as before"
+                f"query {query} has written as {key!r}, and now it is {self.sink.key!r}: give its "
+                "checkpoint's location as before, or the name after the colon as 'txnAppId'"
             )
         last = self.last
         if last is not None and query in last.earlier_queries:
@@ -136,6 +136,26 @@ class Standing:
 
 def _place(topic: str | None) -> str:
     return "the topics of a column" if topic is None else f"topic {topic!r}"
+
+
+def sink_in(history: History, sink: Sink) -> Sink:
+    """Returns the sink under the name that the decision log has for it: earlier versions of this package have
+    used locations as the user spelled them.
+
+    Raises:
+        BatchOrderError: it has several.
+    """
+    if sink.kind != STREAM or sink.key in history:
+        return sink
+    wanted = location(sink.name)
+    kinds_and_names = (key.partition(":") for key in history)
+    names = [name for kind, _, name in kinds_and_names if kind == STREAM and location(name) == wanted]
+    if len(names) > 1:
+        raise BatchOrderError(
+            f"{sink.key!r}: the decision log has this location under several names, "
+            f"{', '.join(map(repr, sorted(names)))}: give that of this stream as 'txnAppId'"
+        )
+    return sink._replace(name=names[0]) if names else sink
 
 
 def standing(

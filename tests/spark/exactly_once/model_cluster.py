@@ -136,6 +136,9 @@ class ModelCluster:
     def _step(self, name: str) -> None:
         self.broker.on_step(name)
 
+    def act_for(self, sink: Sink) -> None:
+        self.sink = sink
+
     def take_over(self) -> Identity:
         self._step("before taking over")
         identity = self.broker.init(self.sink.log_id)

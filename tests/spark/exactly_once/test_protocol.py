@@ -63,7 +63,7 @@ class Run:
             self.attempt += 1
             written = None
             if verdict is Verdict.WRITE:
-                name = self.sink.task_id(partition, 0, self.attempt, plan.identity.epoch)
+                name = plan.standing.sink.task_id(partition, 0, self.attempt, plan.identity.epoch)
                 written = write_task(self.broker, name, of_task)
             outcomes.append(TaskOutcome(plan, verdict, self.query, batch, len(of_task), written))
         return outcomes
@@ -150,10 +150,10 @@ def every_step(play: Callable[[Broker, int], At], least: int) -> None:
     assert number > least
 
 
-def ended_well(broker: Broker) -> None:
+def ended_well(broker: Broker, sink: Sink = SINK) -> None:
     # One more plan: what the last run has left open.
     broker.on_step = lambda name: None
-    Driver(ModelCluster(broker, SINK), SINK).plan()
+    Driver(ModelCluster(broker, sink), sink).plan()
     assert broker.visible == ROWS
     assert broker.open_ids == []
 
@@ -363,11 +363,43 @@ def test_two_sinks_under_one_prefix_leave_each_other_alone() -> None:
     assert broker.visible == sorted(["a", "b", "c"] * 2)
 
 
-def test_a_query_under_another_spelling_of_its_place_is_refused() -> None:
+def test_a_query_under_another_name_is_refused() -> None:
     broker = Broker()
     Run(broker).one()
-    with pytest.raises(BatchOrderError, match="spell its checkpoint's location as before"):
-        Run(broker, Sink("app", STREAM, "/checkpoint/")).one()
+    with pytest.raises(BatchOrderError, match=r"has written as 'stream:/checkpoint'.* as 'txnAppId'"):
+        Run(broker, Sink("app", STREAM, "file:/checkpoint")).one()
+
+
+def test_a_log_that_spells_the_place_otherwise_is_gone_on_with_at_every_step() -> None:
+    """As earlier versions have written it. Processes die, or brokers time out what is open."""
+    earlier, sink = Sink("app", STREAM, "file:///c/"), Sink("app", STREAM, "file:/c")
+
+    for fault in (crash, None):
+
+        def play(broker: Broker, number: int, fault: Callable[[], None] | None = fault) -> At:
+            Run(broker, earlier).one()
+            run = Run(broker, sink)
+            # Spark has not noted the first one.
+            broker.on_step = at = At(number, fault or broker.time_out)
+            run.all(NotDecidedError)
+            ended_well(broker, sink)
+            decisions = [each for each in broker.log if each.decision is not None]
+            assert {decode(each.decision or b"").sink for each in decisions} == {"stream:file:///c/"}
+            return at
+
+        every_step(play, least=60)
+
+
+def test_a_failed_batch_is_aborted_under_the_name_in_the_log() -> None:
+    broker = Broker()
+    Run(broker, Sink("app", STREAM, "file:///c")).one()
+    run = Run(broker, Sink("app", STREAM, "file:/c"))
+    run.next = 1
+    outcomes = run.tasks(run.driver().plan(), 1, BATCHES[1])
+    assert run.driver().abort(outcomes)
+    assert broker.open_ids == []
+    with pytest.raises(NotDecidedError):
+        run.driver().commit(outcomes)
 
 
 def test_a_batch_that_is_skipped_must_have_as_many_rows() -> None:

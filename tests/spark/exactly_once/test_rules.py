@@ -14,8 +14,8 @@ from cyproducer.spark.exactly_once.decisions import (
     decode,
     following_queries,
 )
-from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix
-from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdict, standing
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix, location
+from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdict, sink_in, standing
 
 SINK = Sink("app", STREAM, "/c")
 TASK = TaskTransaction("app.x.0.0", 5, 7, (Place("t", 1, 100, 3),))
@@ -103,6 +103,51 @@ def test_tasks_get_the_history_without_transactions() -> None:
     assert (found.topic, found.starting_batch) == ("t", 3)
     assert found.last == Decision(SINK.key, 4, 10, "q", done=True)
     assert found.elsewhere == (("other", "stream:/d"),)
+
+
+@pytest.mark.parametrize(
+    ("spellings", "one"),
+    [
+        (
+            [
+                *("file:/x/c", "file:///x/c", "file://localhost/x/c", "FILE:///x/c", "file:/x/c/"),
+                *("file:///x//c//", "file:/x/./c", "file:/x/y/../c"),
+            ],
+            "file:/x/c",
+        ),
+        (["/x/c", "//x/c/", "/x//c"], "/x/c"),
+        (["hdfs://nn:8020/x", "hdfs://nn:8020//x/", "HDFS://nn:8020/x"], "hdfs://nn:8020/x"),
+        (["hdfs:/x", "hdfs:///x"], "hdfs:/x"),
+        (["s3a://Bucket", "s3a://Bucket/", "s3a://Bucket//"], "s3a://Bucket/"),
+        (["abfss://c@a.dfs.core.windows.net/x/"], "abfss://c@a.dfs.core.windows.net/x"),
+        (["dbfs:/x?y#z"], "dbfs:/x?y#z"),
+        # No locations, or not known where they are.
+        (["orders/"], "orders/"),
+        (["a:b//c"], "a:b//c"),
+        (["a:"], "a:"),
+        ([""], ""),
+        (["file:x/"], "file:x/"),
+    ],
+)
+def test_a_location_has_one_spelling(spellings: list[str], one: str) -> None:
+    assert {location(each) for each in spellings} == {one}
+    assert location(one) == one
+
+
+def test_a_sink_is_found_under_the_name_that_the_log_has() -> None:
+    def found(sink: Sink, *keys: str) -> str:
+        return sink_in({key: Decision(key, 0, 0) for key in keys}, sink).key
+
+    sink = Sink("app", STREAM, "file:/c")
+    assert found(sink) == "stream:file:/c"
+    assert found(sink, "stream:file:/d", "job:file:///c", "stream:/c") == "stream:file:/c"
+    assert found(sink, "stream:file:///c") == "stream:file:///c"
+    assert found(sink, "stream:file:///c", "stream:file:/c") == "stream:file:/c"
+    # A checkpoint that has moved has its first location as ``txnAppId``.
+    assert found(Sink("app", STREAM, "file:///c/"), "stream:file:/c") == "stream:file:/c"
+    assert found(Sink("app", JOB, "/c/"), "job:/c") == "job:/c/"
+    with pytest.raises(BatchOrderError, match=r"under several names, 'file:///c', 'file:/c/': give"):
+        found(sink, "stream:file:/c/", "stream:file:///c")
 
 
 def test_queries_are_remembered_the_newest_first_and_not_for_ever() -> None:

@@ -81,8 +81,8 @@ class Sparks:
         monkeypatch.setattr(source, "KafkaCluster", model)
         monkeypatch.setattr(task, "_write", write)
 
-    def stream(self) -> Any:
-        options = self._options(checkpointLocation="/c")
+    def stream(self, location: str = "/c") -> Any:
+        options = self._options(checkpointLocation=location)
         return self.source.CyproducerDataSource(options).streamWriter(VALUES, False)
 
     def job(self, version: int) -> Any:
@@ -135,6 +135,16 @@ def test_a_streams_batch_is_committed_by_another_process(sparks: Sparks) -> None
     assert len({each.transactional_id for each in summary.transactions}) == 2
     assert all(each.transactional_id.startswith("app.") for each in summary.transactions)
     assert set(sparks.timeouts) == {900_000}
+
+
+def test_a_checkpoint_is_the_same_one_in_any_spelling(sparks: Sparks) -> None:
+    """A declarative pipeline gives it as ``file:/c`` first, and as ``file:///c`` from its second run on."""
+    for batch, place in enumerate(("file:/c", "file:///c", "file:/c/")):
+        tasks = planned(sparks.stream(place))
+        message = sparks.run_task(tasks, of_batch(batch), b"%d" % batch)
+        sparks.stream(place).commit([message], batch)
+    assert sparks.broker.visible == ["0", "1", "2"]
+    assert len([name for name in sparks.broker.ids if name.endswith(".log")]) == 1
 
 
 def test_a_writer_plans_once_however_often_it_is_pickled(sparks: Sparks) -> None:
