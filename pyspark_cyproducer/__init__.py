@@ -1,6 +1,11 @@
 """Lets Spark find ``format("cyproducer")`` by itself: Spark looks for ``DefaultSource`` in modules named
 ``pyspark_*``."""
 
-from cyproducer.spark.source import CyproducerDataSource as DefaultSource
+import pyspark  # noqa: F401
+
+from cyproducer.spark.options import check_pyspark
+
+check_pyspark()
+from cyproducer.spark.source import CyproducerDataSource as DefaultSource  # noqa: E402
 
 __all__ = ["DefaultSource"]

@@ -52,14 +52,16 @@ def register(spark: "SparkSession") -> None:
     not these settings.
 
     Raises:
+        ImportError: PySpark is older than 4.0.
         KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it; or
             the session has settings, and Spark 4.0 has already found the format by itself.
     """
+    # First: it checks the version of PySpark.
+    settings = options_of_session(spark)
     from pyspark.errors import AnalysisException
 
     from cyproducer.spark.source import of_session
 
-    settings = options_of_session(spark)
     sources: Any = spark.dataSource
     try:
         sources.register(of_session(settings))

@@ -26,6 +26,8 @@ from cyproducer.spark.exactly_once.names import decision_topic as default_decisi
 from cyproducer.spark.sharing import SharedConfig
 
 FORMAT: Final = "cyproducer"
+LEAST_PYSPARK: Final = 4
+"""The first major version of PySpark with data sources in Python that write."""
 SESSION_PREFIX: Final = "spark.cyproducer."
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
@@ -234,8 +236,10 @@ def options_of_session(session: Any = None) -> dict[str, Any]:
     are no options.
 
     Raises:
+        ImportError: as ``check_pyspark``.
         KafkaConfigurationError: as ``session_options``.
     """
+    check_pyspark()
     if session is None:
         # Without this module the process has no session. Workers, where functions may be made, have none.
         sql: Any = sys.modules.get("pyspark.sql")
@@ -251,6 +255,22 @@ def options_of_session(session: Any = None) -> dict[str, Any]:
         # Spark Connect: the client can't tell.
         at_start = {}
     return session_options(dict(session.conf.getAll), at_start)
+
+
+def check_pyspark() -> None:
+    """Checks the version of PySpark, if it is loaded. An earlier one lacks what this package calls, and would
+    raise errors about that.
+
+    Raises:
+        ImportError: it is too old.
+    """
+    version: str = getattr(sys.modules.get("pyspark"), "__version__", "")
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) < LEAST_PYSPARK:
+        raise ImportError(
+            f"cyproducer.spark needs PySpark {LEAST_PYSPARK}.0 or later, and this is {version}: pip install "
+            "'cyproducer[spark]'"
+        )
 
 
 def is_connect() -> bool:

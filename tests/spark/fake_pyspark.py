@@ -142,8 +142,9 @@ def _module(name: str, *members: type, **more: object) -> ModuleType:
 
 
 @contextmanager
-def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
-    """Replaces PySpark with this fake until the block ends. ``arrow_streams``: as in Spark 4.1 and later."""
+def fake_pyspark(*, arrow_streams: bool = True, version: str = "4.3.0") -> Iterator[None]:
+    """Replaces PySpark with this fake until the block ends. ``arrow_streams``: as in Spark 4.1 and later.
+    Before version 4 there is no module ``pyspark.sql.datasource``."""
     names = _module(
         "pyspark.sql.types", DataType, StringType, BinaryType, ByteType, ShortType, IntegerType, LongType,
         DoubleType, TimestampType, TimestampNTZType, StructField, StructType, ArrayType, Row,
@@ -154,17 +155,18 @@ def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
     )  # fmt: skip
     if arrow_streams:
         vars(sources)["DataSourceStreamArrowWriter"] = DataSourceStreamArrowWriter
-    sql = _module("pyspark.sql", SparkSession, types=names, datasource=sources)
+    old = version < "4"
+    sql = _module("pyspark.sql", SparkSession, types=names, **({} if old else {"datasource": sources}))
     cloudpickle = _module("pyspark.cloudpickle", dumps=pickle.dumps)
     given = {
-        "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle),
+        "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle, __version__=version),
         "pyspark.cloudpickle": cloudpickle,
         "pyspark.errors": _module("pyspark.errors", AnalysisException),
         "pyspark.sql": sql,
         "pyspark.sql.types": names,
-        "pyspark.sql.datasource": sources,
+        **({} if old else {"pyspark.sql.datasource": sources}),
     }
-    before = {name: sys.modules.pop(name, None) for name in (*given, SOURCE)}
+    before = {name: sys.modules.pop(name, None) for name in (*given, SOURCE, "pyspark_cyproducer")}
     sys.modules.update(given)
     try:
         yield

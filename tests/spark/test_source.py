@@ -1,8 +1,9 @@
 """Tests the sink's interface to Spark: checks, work and messages of each step. Uses a fake PySpark."""
 
+import importlib
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cyproducer.errors import KafkaConfigurationError, KafkaError
-from cyproducer.spark import register
+from cyproducer.spark import foreach_batch, produce_arrow, produce_partitions, register
 from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.summary import WriteSummary
 from cyproducer.testing import EmbeddedBroker
@@ -19,7 +20,7 @@ from tests.integration.consume import read_all
 from tests.network.scripted_broker import ScriptedCluster
 from tests.network.scripted_sasl import SaslServer
 from tests.spark import fake_pyspark as spark
-from tests.spark.fake_pyspark import headers_of, schema, source_module
+from tests.spark.fake_pyspark import fake_pyspark, headers_of, schema, source_module
 
 VALUES = schema(value=spark.BinaryType())
 SUMMARIES: list[WriteSummary] = []
@@ -190,6 +191,12 @@ def test_a_refused_password_is_said_before_a_topic_is_created(
     assert len(sasl.tries) == 1
 
 
+class OldSession:
+    """A session of Spark 3.5, whose settings can't be listed."""
+
+    conf = object()
+
+
 class Session(spark.SparkSession):
     """A session that keeps the data source that was registered, or already has it, as in Spark 4.0."""
 
@@ -237,6 +244,30 @@ def test_spark_4_0_cannot_give_settings_to_a_format_that_it_has_found(source: An
         KafkaConfigurationError, match=r"\(linger_ms\): Spark 4.0 .* give options to the write"
     ):
         register(session)
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        lambda: register(OldSession()),  # type: ignore[arg-type]
+        lambda: produce_partitions("t", bootstrap_servers="127.0.0.1:1"),
+        lambda: produce_arrow("t", bootstrap_servers="127.0.0.1:1"),
+        lambda: foreach_batch("t", bootstrap_servers="127.0.0.1:1"),
+        lambda: importlib.import_module("pyspark_cyproducer"),
+    ],
+    ids=["register", "produce_partitions", "produce_arrow", "foreach_batch", "pyspark_cyproducer"],
+)
+def test_an_earlier_pyspark_is_an_error_at_each_entry(enter: Callable[[], object]) -> None:
+    with (
+        fake_pyspark(version="3.5.4"),
+        pytest.raises(ImportError, match=r"needs PySpark 4.0 or later, and this is 3\.5\.4: pip install"),
+    ):
+        enter()
+
+
+def test_spark_finds_the_format_by_itself(source: Any) -> None:
+    found = importlib.import_module("pyspark_cyproducer")
+    assert found.DefaultSource is source.CyproducerDataSource
 
 
 def test_rows_of_a_spark_4_0_stream_become_columns(broker: EmbeddedBroker) -> None:
