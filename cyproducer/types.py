@@ -322,8 +322,13 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     """Backoff before the first reconnection to a broker. It doubles with each failure. Default: 50."""
 
     reconnect_backoff_max_ms: float
-    """Maximum backoff between reconnections. If it is not given, it is at least reconnect_backoff_ms.
-    Default: 30000.
+    """Maximum backoff between reconnections: after an outage, records wait this much longer at most. If it
+    is not given, it is at least reconnect_backoff_ms. Default: 1000.
+    """
+
+    authentication_backoff_ms: float
+    """Backoff before the next connection to a broker that has refused this client's credentials. Never
+    shorter than the backoff between reconnections. Default: 30000.
     """
 
     socket_connection_setup_timeout_ms: float

@@ -493,11 +493,21 @@ MUTANTS = [
     Mutant(
         "refused-as-another-node",
         "cyproducer/control/connections.py",
-        "            self._refused[node.host, node.port] = node.retry_at_ms\n",
+        "            self._refused[node.host, node.port] = now_ms + delay_ms\n",
         "            pass\n",
         (
             "tests/control/test_connections.py::"
             "test_a_refusal_counts_for_all_nodes_with_the_same_host_and_port",
+        ),
+    ),
+    Mutant(
+        "refused-and-tried-again-soon",
+        "cyproducer/control/connections.py",
+        "            delay_ms = max(delay_ms, self._refused_backoff.delay_ms(1, self._random))\n",
+        "            pass\n",
+        (
+            "tests/control/test_connections.py::"
+            "test_a_refusal_waits_for_its_own_backoff_and_no_less_than_any_failure",
         ),
     ),
     Mutant(

@@ -355,9 +355,17 @@ class OptionTable:
         "Backoff before the first reconnection to a broker. It doubles with each failure",
     )
     reconnect_backoff_max_ms = Option(
+        1000,
+        kind.milliseconds(),
+        "Maximum backoff between reconnections: after an outage, records wait this much longer at most. If "
+        "it is not given, it is at least reconnect_backoff_ms",
+    )
+    authentication_backoff_ms = Option(
         30000,
         kind.milliseconds(),
-        "Maximum backoff between reconnections. If it is not given, it is at least reconnect_backoff_ms",
+        "Backoff before the next connection to a broker that has refused this client's credentials. Never "
+        "shorter than the backoff between reconnections",
+        java=None,
     )
     socket_connection_setup_timeout_ms = Option(
         10000,

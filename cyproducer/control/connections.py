@@ -54,8 +54,6 @@ class ConnectionState(enum.Enum):
 
 
 _UNDER_WAY = (ConnectionState.RESOLVING, ConnectionState.CONNECTING, ConnectionState.HANDSHAKING)
-#: Failures in a row after which every backoff is the longest.
-_MANY_ROUNDS = 64
 
 
 class Address(NamedTuple):
@@ -197,7 +195,8 @@ class Connections:
         random: Callable[[], float],
         *,
         reconnect_backoff_ms: float = 50,
-        reconnect_backoff_max_ms: float = 30_000,
+        reconnect_backoff_max_ms: float = 1_000,
+        authentication_backoff_ms: float = 30_000,
         setup_timeout_ms: float = 10_000,
         setup_timeout_max_ms: float = 30_000,
         connections_max_idle_ms: float = 540_000,
@@ -206,7 +205,8 @@ class Connections:
         Args:
             random: returns a float in [0, 1), for jitter.
             reconnect_backoff_ms: wait after the first failed round, doubled after each further one.
-            reconnect_backoff_max_ms: longest wait.
+            reconnect_backoff_max_ms: longest of these waits.
+            authentication_backoff_ms: least wait after a broker has refused this client.
             setup_timeout_ms: time to connect and to complete the handshake, doubled after each failed
                 round (KIP-601).
             setup_timeout_max_ms: longest setup time.
@@ -215,6 +215,7 @@ class Connections:
         """
         self._random = random
         self._backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms)
+        self._refused_backoff = ExponentialBackoff(authentication_backoff_ms, authentication_backoff_ms)
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms)
         self._max_idle_ms = (
             math.inf if connections_max_idle_ms < 0 else max(connections_max_idle_ms, SHORTEST_IDLE_MS)
@@ -622,11 +623,11 @@ class Connections:
             node.failures[address] = _Failure(text, now_ms, advice)
 
     def _back_off(self, node: _Node, now_ms: float, refused: bool = False) -> list[Address]:
-        if refused:
-            # Trying it again soon would do harm as well: the next attempt is after the longest backoff.
-            node.rounds = max(node.rounds, _MANY_ROUNDS)
         node.rounds += 1
-        node.retry_at_ms = now_ms + self._backoff.delay_ms(node.rounds, self._random)
+        delay_ms = self._backoff.delay_ms(node.rounds, self._random)
         if refused:
-            self._refused[node.host, node.port] = node.retry_at_ms
+            # Trying it again soon would do harm as well.
+            delay_ms = max(delay_ms, self._refused_backoff.delay_ms(1, self._random))
+            self._refused[node.host, node.port] = now_ms + delay_ms
+        node.retry_at_ms = now_ms + delay_ms
         return node.end(ConnectionState.BACKING_OFF)

@@ -167,6 +167,7 @@ class Connector:
             rng,
             reconnect_backoff_ms=config.reconnect_backoff_ms,
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            authentication_backoff_ms=config.authentication_backoff_ms,
             setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
             connections_max_idle_ms=config.connections_max_idle_ms,

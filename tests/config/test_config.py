@@ -47,7 +47,8 @@ KAFKA_PYTHON_DEFAULTS = {
     "send_buffer_bytes": None,
     "socket_options": ((6, 1, 1),),
     "reconnect_backoff_ms": 50,
-    "reconnect_backoff_max_ms": 30000,
+    "reconnect_backoff_max_ms": 1000,
+    "authentication_backoff_ms": 30000,
     "max_in_flight_requests_per_connection": 5,
     "security_protocol": "PLAINTEXT",
     "ssl_context": None,
@@ -156,6 +157,7 @@ def test_every_option_of_the_installed_kafka_python_is_known_with_its_default() 
     ours = ProducerConfig().as_dict()
     different = {
         "batch_size",
+        "reconnect_backoff_max_ms",
         "bootstrap_servers",
         "partitioner",
         "selector",

@@ -1,7 +1,9 @@
 """Connection states: the order of addresses, backoff, timeouts, idle connections and error texts."""
 
 import math
+import random
 import socket
+from collections import Counter
 
 import pytest
 
@@ -137,7 +139,7 @@ def test_backoff_grows_with_each_round_and_ends_at_its_maximum() -> None:
         fail_round(connections, now_ms)
         delays.append(connections.connect_delay_ms(1, now_ms))
         now_ms += delays[-1]
-    assert delays == pytest.approx([50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000])
+    assert delays == pytest.approx([50, 100, 200, 400, 800, *[1000] * 7])
 
 
 def test_a_completed_handshake_forgets_failures() -> None:
@@ -517,13 +519,65 @@ def test_with_an_idle_time_of_zero_a_connection_still_gets_its_first_request() -
     assert connections.idle(SHORTEST_IDLE_MS) == [1]
 
 
-def test_a_refused_password_of_an_established_connection_waits_for_the_longest_backoff() -> None:
+def test_a_refused_password_of_an_established_connection_waits_for_its_backoff() -> None:
     connections = with_node(FIRST)
     connections.begin_connect(1, 0)
     connections.connected(1, FIRST, 0)
     connections.ready(1, FIRST, 0)
     connections.failed(1, FIRST, "wrong password at the renewal", 10, try_next_address=False)
     assert connections.state(1, 20_000) is BACKING_OFF
+
+
+@pytest.mark.parametrize("given_ms", [40, 1000, 5000])
+def test_a_refusal_waits_for_its_own_backoff_and_no_less_than_any_failure(given_ms: float) -> None:
+    connections = Connections(lambda: 0.5, reconnect_backoff_ms=1000, authentication_backoff_ms=given_ms)
+    connections.add(1, "broker1", 9092)
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 0)
+    connections.connected(1, FIRST, 0)
+    connections.failed(1, FIRST, "wrong password", 0, try_next_address=False)
+    wait_ms = max(1000, given_ms)
+    assert connections.connect_delay_ms(1, 0) == wait_ms
+    # The next failure has nothing to do with credentials.
+    fail_round(connections, wait_ms)
+    assert connections.connect_delay_ms(1, wait_ms) == 1000
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
+@pytest.mark.parametrize("outage_ms", [100, 3_000, 20_000, 600_000])
+def test_after_any_outage_the_next_attempt_begins_within_a_second(outage_ms: float, jitter: float) -> None:
+    connections = Connections(lambda: jitter)
+    connections.add(1, "broker1", 9092)
+    now_ms = 0.0
+    while now_ms < outage_ms:
+        fail_round(connections, now_ms)
+        now_ms += connections.connect_delay_ms(1, now_ms)
+    assert now_ms - outage_ms <= 1000
+
+
+def test_a_broker_that_comes_back_is_not_overrun() -> None:
+    """
+    1. A broker with 1,000 connections goes for 12 s; it is tried by all in the meantime.
+    2. It comes back, and all connect within a second, though not at the same time.
+    """
+    returns_ms, clients = 12_000, 1000
+    draw = random.Random(7).random
+    attempts: list[float] = []
+    for _ in range(clients):
+        connections = ready()
+        connections._random = draw
+        connections.failed(1, FIRST, "connection reset", 0)
+        now_ms = 0.0
+        while now_ms < returns_ms:
+            now_ms += connections.connect_delay_ms(1, now_ms)
+            attempts.append(now_ms)
+            fail_round(connections, now_ms)
+    last_second = [at_ms for at_ms in attempts if returns_ms - 1000 <= at_ms < returns_ms]
+    assert len(last_second) < 1.2 * clients
+    tenths = Counter(int(at_ms - returns_ms) // 100 for at_ms in attempts if at_ms >= returns_ms)
+    assert sum(tenths.values()) == clients
+    # 100 if they were spread evenly.
+    assert max(tenths.values()) < 250
 
 
 def test_a_refusal_counts_for_all_nodes_with_the_same_host_and_port() -> None:

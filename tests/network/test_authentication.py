@@ -212,7 +212,7 @@ def test_what_a_broker_says_is_cut_and_printable() -> None:
 def test_rights_that_are_given_later_are_noticed() -> None:
     server = SaslServer(users={})
     with ScriptedCluster(sasl=server, t=1) as cluster:
-        given = {"reconnect_backoff_max_ms": 200}
+        given = {"authentication_backoff_ms": 200}
         with KafkaProducer(**options(cluster, **given)) as ours:
             with pytest.raises(SaslAuthenticationFailedError):
                 ours.send("t", b"v").get(20)
@@ -235,7 +235,7 @@ def test_callables_are_called_for_each_connection_and_not_on_the_senders_thread(
     given = {
         "sasl_plain_username": lambda: "alice",
         "sasl_plain_password": password,
-        "reconnect_backoff_max_ms": 100,
+        "authentication_backoff_ms": 100,
     }
     with (
         ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
@@ -563,7 +563,7 @@ def test_a_refused_token_is_not_used_for_the_next_connection(says_why: bool) -> 
     given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
     with (
         ScriptedCluster(sasl=server, t=1) as cluster,
-        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=50, **given)) as ours,
+        KafkaProducer(**options(cluster, authentication_backoff_ms=50, **given)) as ours,
     ):
         with pytest.raises(SaslAuthenticationFailedError, match="invalid_token"):
             ours.send("t", b"v").get(20)
@@ -656,7 +656,7 @@ def test_a_renewal_that_is_refused_loses_no_record() -> None:
     server = SaslServer(lifetime_ms=1200)
     with (
         ScriptedCluster(sasl=server, t=1) as cluster,
-        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=100)) as ours,
+        KafkaProducer(**options(cluster, authentication_backoff_ms=100)) as ours,
     ):
         ours.send("t", b"0").get(20)
         server.users.clear()
@@ -671,7 +671,7 @@ def test_a_renewal_that_is_refused_does_not_fail_records_without_metadata() -> N
     server = SaslServer(lifetime_ms=1200)
     with (
         ScriptedCluster(sasl=server, t=1, u=1) as cluster,
-        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=100)) as ours,
+        KafkaProducer(**options(cluster, authentication_backoff_ms=100)) as ours,
     ):
         ours.send("t", b"0").get(20)
         server.users.clear()

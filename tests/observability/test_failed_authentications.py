@@ -113,7 +113,7 @@ def test_a_session_whose_renewal_is_refused_is_not_counted() -> None:
     server = SaslServer(lifetime_ms=1200)
     with (
         ScriptedCluster(sasl=server, t=1) as cluster,
-        with_sasl(cluster, reconnect_backoff_max_ms=100) as ours,
+        with_sasl(cluster, authentication_backoff_ms=100) as ours,
     ):
         ours.send("t", b"0").get(WAIT_S)
         server.users.clear()

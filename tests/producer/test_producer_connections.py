@@ -19,6 +19,7 @@ from cyproducer.control.connections import Address
 from cyproducer.network import connector
 from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
 from cyproducer.network.network_client import NetworkClient
+from cyproducer.producer import KafkaProducer
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
@@ -60,6 +61,30 @@ def test_a_producer_waits_for_a_broker_that_is_not_up_yet() -> None:
                 producer.wait_ready(0.1)
             cluster.nodes[1].start()
             assert future.get(WAIT_S).offset == 0
+
+
+@pytest.mark.slow
+def test_records_go_on_within_a_second_of_the_return_of_the_only_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No jitter: the waits between attempts would be 0.05, 0.1, ... 1.6 and 3.2 s without the maximum.
+    monkeypatch.setattr("random.random", lambda: 0.5)
+    with (
+        ScriptedCluster(orders=1, fresh=1) as cluster,
+        KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="once") as producer,
+    ):
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.send("orders", b"0").get(WAIT_S)
+        cluster.nodes[1].stop()
+        waiting = [producer.send(topic, b"1") for topic in ("orders", "fresh")]
+        # A producer has no manual clock.
+        assert not threading.Event().wait(3.3)
+        cluster.nodes[1].start()
+        returned = time.monotonic()
+        assert [future.get(WAIT_S).offset for future in waiting] == [1, 0]
+        producer.commit_transaction(WAIT_S)
+        assert time.monotonic() - returned < 1.5
 
 
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ RENEWAL = (0.85, 0.95)
 SOONEST_MS = HASTE_MS + 50
 """The client authenticates no sooner than this after the last authentication."""
 JITTER = 0.2
-"""How much shorter than ``reconnect_backoff_max_ms`` a backoff may be."""
+"""How much shorter than ``authentication_backoff_ms`` a backoff may be."""
 MANY_RETRIES = 100
 """With fewer, records may fail with the error of their last attempt."""
 SLACK_MS = 5.0
@@ -109,9 +109,9 @@ def _due(term: Term) -> tuple[int, int]:
 
 
 def _hammering(simulation: "Simulation") -> Iterator[str]:
-    """Once a broker has refused the client, the client tries it only after the longest backoff."""
+    """Once a broker has refused the client, the client tries it only after its backoff."""
     assert simulation.gate is not None
-    shortest_ms = simulation.client.config.reconnect_backoff_max_ms * (1 - JITTER)
+    shortest_ms = simulation.client.config.authentication_backoff_ms * (1 - JITTER)
     for node, after_ms in simulation.gate.retries:
         if after_ms < shortest_ms:
             yield (

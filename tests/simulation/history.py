@@ -303,6 +303,7 @@ def _add_authentication(rng: random.Random, history: History, length_ms: float) 
         socket_connection_setup_timeout_ms=rng.choice((300, 600)),
         socket_connection_setup_timeout_max_ms=1200,
         connections_max_idle_ms=rng.choice((300, *(540_000,) * 5)),
+        authentication_backoff_ms=2 * options["reconnect_backoff_max_ms"],
         # Longer than a short session keeps a connection waiting.
         max_block_ms=max(options["max_block_ms"], 1500),
     )
