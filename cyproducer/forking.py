@@ -3,23 +3,22 @@
 Owns calling the given functions in a forked child and at the end of a process. Does not own these functions
 (``producer.py``, ``network/after_fork.pyx``).
 
-After ``os.fork()`` the child has a copy of everything except the other threads. Those may have held any lock
+After a fork the child has a copy of everything except the other threads. Those may have held any lock
 and may have been in the middle of anything. So the child takes nothing over: it closes its copies of the
 sockets and forgets the parent's records, and each producer makes a new runtime on first use. A child that
-uses no producer gets no thread. The parent notices nothing.
+uses no producer gets no thread. The parent notices nothing. ``base/forks.pyx`` says when it does so.
 
 billiard is Celery's multiprocessing. It shares multiprocessing's finalizers and its current process, so one
 hook serves both. This module imports neither: a process that has not imported them is not their child.
 """
 
 import atexit
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base import forking as forking  # the lock that it takes at a fork
-from cyproducer.base import hubs
+from cyproducer.base import forks, hubs
 from cyproducer.futures import delivery, waiting
 from cyproducer.network.after_fork import disown as disown
 from cyproducer.user_thread import user_thread
@@ -44,12 +43,11 @@ def _after_fork() -> None:
     _hook_children()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+forks.in_child(_after_fork)
 
 
 def in_child(begin: Callable[[], None]) -> None:
-    """Registers ``begin``, called in each forked child before any other code of the child. Call once."""
+    """Registers ``begin``, called in each forked child before it uses anything of the parent's. Call once."""
     global _begin
     _begin = begin
 

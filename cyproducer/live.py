@@ -11,11 +11,11 @@ other has one series, not one for each.
 Thread-safe. A forked child begins anew.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 
+from cyproducer.base.forks import in_child
 from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime, open_runtimes
 
@@ -32,8 +32,7 @@ def _begin_anew() -> None:
     _numbers = weakref.WeakKeyDictionary()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+in_child(_begin_anew)
 
 
 class Watched:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, over
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
+from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.hubs import RLock
 from cyproducer.base.missing import Missing, without_missing
 from cyproducer.base.words import counted, line_prefix
@@ -56,7 +57,7 @@ class ProducerRecord(NamedTuple):
 
 
 def _in_child() -> None:
-    """After a fork, in the child: drops every producer's runtime and the parent's resources in it."""
+    """In a forked child, before it uses a producer: drops all runtimes, and closes the parent's sockets."""
     for producer in list(_producers):
         producer._forked()
     disown_all()
@@ -158,6 +159,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
 
     @property
     def _runtime(self) -> Runtime:
+        ensure_own_process()
         return self._running or self._make()
 
     @property
@@ -199,7 +201,6 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
             self._finalizer.detach()
         self._making = RLock()
         self._running = None
-        self._forget_path()
 
     def _reopen(self) -> None:
         self._make()
@@ -410,6 +411,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
             )
 
     def _not_in_callback(self, method: str) -> None:
+        ensure_own_process()
         if self._running is not None and not self._running.closed:
             refuse_wait_of_sender(f"{method}()")
         if self._running is not None and self._running.callbacks.is_current():

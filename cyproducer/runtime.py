@@ -22,6 +22,7 @@ from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
+from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.hubs import RLock
 from cyproducer.base.originals import DefaultSelector
 from cyproducer.base.threads import new_thread
@@ -376,6 +377,7 @@ class Runtime:
 
 def open_runtimes() -> list[Runtime]:
     """Returns the runtimes that have started and are not closed, in any order."""
+    ensure_own_process()
     # The set's own iteration fails if another thread makes a producer meanwhile. This copies in one step.
     references = list(_runtimes.data)  # type: ignore[attr-defined]
     found = [reference() for reference in references]
@@ -384,6 +386,7 @@ def open_runtimes() -> list[Runtime]:
 
 def finish(runtime: Runtime) -> None:
     """Starts closing a collected producer that was not closed. Does not wait, see above."""
+    ensure_own_process()
     if runtime.closed:
         return
     # If no thread can be started, the producer's own sender keeps sending until the exit closes it.
@@ -399,6 +402,7 @@ def drain(runtime: Runtime, began: float) -> None:
 
 def close_all() -> None:
     """Closes every open producer when the process ends, all at the same time."""
+    ensure_own_process()
     began = time.monotonic()
     left = [runtime for runtime in list(_runtimes) if not runtime.closed]
     for runtime in left:

@@ -26,14 +26,14 @@ def needs_module(name: str) -> pytest.MarkDecorator:
 
 
 class Child:
-    """A forked child that runs ``function`` and nothing else."""
+    """A forked child that runs ``function`` and nothing else. ``fork``: for a ``fork()`` by C code."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    def __init__(self, function: Callable[[], object], fork: Callable[[], int] | None = None) -> None:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
             # Python warns that a fork with threads may deadlock. That it does not deadlock is under test.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
+            self.pid = (fork or os.fork)()
         if self.pid == 0:
             try:
                 os.close(reading)

@@ -47,6 +47,49 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    # Forks
+    Mutant(
+        "fork-by-c-code-unnoticed",
+        "cyproducer/base/forks.pyx",
+        "if pthread_atfork(NULL, NULL, note_fork) != 0:",
+        "if pthread_atfork(NULL, NULL, NULL) != 0:",
+        ("tests/base/test_forks.py",),
+    ),
+    Mutant(
+        "interrupted-renewal-forgotten",
+        "cyproducer/base/forks.pyx",
+        "                fork_noted = NOTED\n                raise\n",
+        "                fork_noted = 0\n                raise\n",
+        ("tests/base/test_forks.py::test_an_interrupted_renewal_begins_again",),
+    ),
+    Mutant(
+        "renewed-by-two-threads",
+        "cyproducer/base/forks.pyx",
+        "        mine = fork_noted == NOTED\n",
+        "        mine = True\n",
+        ("tests/base/test_forks.py::test_other_threads_wait_until_everything_is_renewed",),
+    ),
+    Mutant(
+        "renewal-that-waits-for-itself",
+        "cyproducer/base/forks.pyx",
+        "        elif renewer == PyThread_get_thread_ident():\n",
+        "        elif False:\n",
+        ("tests/base/test_forks.py::test_a_function_may_use_what_looks_for_a_fork",),
+    ),
+    Mutant(
+        "waits-for-the-parents-record",
+        "cyproducer/futures/delivery.pyx",
+        "    own_process()\n    if d.queue.foreign:\n",
+        "    if d.queue.foreign:\n",
+        ("tests/producer/test_fork_by_c_code.py",),
+    ),
+    Mutant(
+        "topic-of-the-parent",
+        "cyproducer/base/forks.pyx",
+        "    borrowing += 1\n",
+        "",
+        ("tests/producer/test_fork_by_c_code.py",),
+    ),
     # Buffers
     Mutant(
         "once-decided-without-a-check",

@@ -36,6 +36,7 @@ from cyproducer.futures.delivery cimport (
     delivery_ref,
     delivery_unref,
 )
+from cyproducer.base cimport forks
 from cyproducer.base.meters cimport RECORDS_FAILED, count_records
 from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.base.hubs cimport broadcast, wait_on
@@ -330,7 +331,7 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
     if dropped:
         # A thread that still uses the TopicInfo keeps it alive, and sees that it is gone.
         acc.topics.pop(state.name, None)
-        acc.topics_forgotten += 1
+        forks.borrowing += 1
         if sequenced:
             acc.sequences[state.name] = kept
     return 0

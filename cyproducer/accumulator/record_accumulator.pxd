@@ -41,7 +41,6 @@ cdef class RecordAccumulator(Incomplete):
     cdef dict topics                # name -> TopicInfo
     cdef dict sequences             # of forgotten topics: name -> Sequences, as bytes
     cdef list unused_topics         # TopicInfos that are in the list of all topics but not in the dict
-    cdef int64_t topics_forgotten   # ever: borrowed pointers to topics stay valid while it does not change
     cdef int32_t key_hash           # of new topics: number of the rule that hashes keys
     cdef int32_t keyless            # of new topics: a Keyless
     cdef object unplaced            # None, or the error of the last parked record that found no partition

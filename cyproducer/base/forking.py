@@ -6,6 +6,7 @@ before it is taken: a hook that flushes a producer may need a thread that waits 
 
 import os
 
+from cyproducer.base.forks import in_child
 from cyproducer.base.hubs import RLock
 
 #: Held while OpenSSL works on a handshake, and during a fork. The child of a fork in the middle of a
@@ -22,5 +23,5 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=lambda: openssl_lock.acquire(),
         after_in_parent=lambda: openssl_lock.release(),
-        after_in_child=_renew,
     )
+in_child(_renew)

@@ -25,6 +25,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.forks cimport own_process
 from cyproducer.base.sync cimport (
     FAR_NS,
     SIGNAL_SLICE_NS,
@@ -107,6 +108,7 @@ cdef int64_t slice_end(int64_t deadline) except -1:
     """When the next wait ends if nothing happens: a greenlet's at the deadline, a thread's after a slice."""
     global here
     cdef object bell
+    own_process()
     here = NULL
     if patched:
         from cyproducer.base import hub_kinds

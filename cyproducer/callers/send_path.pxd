@@ -5,6 +5,7 @@ from cyproducer.accumulator.buffer_pool cimport Ticket
 from cyproducer.futures.delivery cimport Delivery, RecordFuture
 from cyproducer.accumulator.structures cimport RecordView
 from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.base.forks cimport borrowing
 
 
 cdef class SendPath:
@@ -13,8 +14,8 @@ cdef class SendPath:
     # accumulator keeps topics alive until one is forgotten. A counted reference, stored by two threads at
     # once without a GIL, would corrupt the reference count.
     cdef void* last_topic
-    cdef int64_t forgotten          # topics_forgotten of the accumulator when last_topic was set
-    cdef bint forked                # the accumulator belongs to the parent process
+    cdef int64_t borrowed           # `borrowing` when last_topic was set
+    cdef int64_t process            # the process that the accumulator belongs to
     cdef bint plain                 # the user configured no serializer, interceptor or partitioner
     cdef int64_t max_request_size
     cdef int64_t max_block_ns
@@ -43,7 +44,7 @@ cdef inline TopicInfo topic_of(SendPath path, object name):
     cdef void* last = path.last_topic
     if (
         last != NULL
-        and path.forgotten == path.accumulator.topics_forgotten
+        and path.borrowed == borrowing
         and (<TopicInfo>last).name is name
     ):
         return <TopicInfo>last

@@ -25,6 +25,7 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.futures.delivery cimport CompletionList, refused_future
 from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
+from cyproducer.base.forks cimport borrowing, own_process, process
 from cyproducer.base.hubs cimport after_slice, slice_end
 from cyproducer.base.sync cimport (
     cyp_after,
@@ -231,14 +232,7 @@ cdef class SendPath:
         self.on_refused = on_refused
         self.plain = extension is None and on_refused is None
         self.last_topic = NULL
-        self.forked = False
-
-    def _forget_path(self):
-        """In a forked child: abandons the parent's accumulator; the next ``send()`` calls ``_reopen()``."""
-        # The accumulator stays: a thread that forked in the middle of a send() still uses it, and finds it
-        # closed.
-        self.last_topic = NULL
-        self.forked = True
+        self.process = process
 
     def _reopen(self):
         """In a forked child: calls ``_open_path`` again. Subclasses override this."""
@@ -315,7 +309,10 @@ cdef class SendPath:
         cdef TopicInfo state = None
         if self.accumulator is None:
             raise ProducerClosedError("this producer's constructor failed or was not called")
-        if self.forked:
+        if self.process != process:
+            # Not earlier: a thread that forked in the middle of a send() still uses the parent's, and finds
+            # it closed.
+            own_process()
             self._reopen()
         if PyUnicode_Check(name):
             # A plain str of the same text: a subclass may override __str__, __eq__ or __hash__, as enums do.
@@ -324,7 +321,7 @@ cdef class SendPath:
         if state is None:
             state = self.accumulator.topic(legal_topic(name))
         self.last_topic = <void*>state
-        self.forgotten = self.accumulator.topics_forgotten
+        self.borrowed = borrowing
         return state
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,

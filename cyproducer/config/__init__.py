@@ -19,13 +19,13 @@ An option's kind checks its value. The rules between options:
 """
 
 import itertools
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from cyproducer.base.forks import ensure_own_process, in_child
 from cyproducer.base.words import line_prefix
 from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, OptionTable
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
@@ -83,8 +83,7 @@ def _renew_lock() -> None:
     _client_numbers_lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+in_child(_renew_lock)
 
 
 def option_name(key: str) -> str | None:
@@ -128,6 +127,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     def __init__(
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions]"
     ) -> None:
+        ensure_own_process()
         self._given = _read(configs if options is None else _joined(options, configs))
         values = {option.name: option.default for option in OPTIONS} | self._given
         # First, because warnings name the producer.

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import waitable
+from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.words import line_prefix
 from cyproducer.confluent.cluster import ClusterMetadata, cluster_metadata
 from cyproducer.confluent.configuration import translated
@@ -200,6 +201,7 @@ class Producer(ProducePath):
         return self._engine()
 
     def _engine(self) -> _Engine:
+        ensure_own_process()
         engine = self._path()
         if engine is None:
             raise RuntimeError(_CLOSED)

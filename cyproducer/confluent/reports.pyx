@@ -17,6 +17,7 @@ from cpython.bytes cimport PyBytes_CheckExact
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_Check
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from cyproducer.base.forks cimport process
 from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_SENT
 from cyproducer.base.sync cimport (
     cyp_cond_wait_until,
@@ -371,7 +372,7 @@ cdef class ProducePath:
         """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
         cdef const int64_t* total
         cdef int64_t waiting
-        if self.path is None or self._queue is None or self.path.forked:
+        if self.path is None or self._queue is None or self.path.process != process:
             return 0
         total = self.path.accumulator.c.meters.all.total
         waiting = (

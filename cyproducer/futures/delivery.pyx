@@ -30,6 +30,7 @@ cimport cython
 from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.forks cimport own_process
 from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end
 from cyproducer.base.sync cimport (
     cyp_add32,
@@ -311,6 +312,7 @@ cdef int refuse_wait(Delivery* d, str what, object future) except -1:
 
 
 cdef int refuse_foreign(Delivery* d, object future) except -1:
+    own_process()
     if d.queue.foreign:
         raise IllegalStateError(
             f"{future._called()} was sent before a fork and belongs to the parent process: only the parent "

@@ -11,7 +11,6 @@ Needs opentelemetry-api: ``pip install 'cyproducer[opentelemetry]'``.
 """
 
 import math
-import os
 import threading
 import weakref
 from collections import deque
@@ -32,6 +31,7 @@ except ImportError as error:
         "pip install 'cyproducer[opentelemetry]'"
     ) from error
 
+from cyproducer.base.forks import ensure_own_process, in_child
 from cyproducer.live import Watched, hold_number, numbered
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
 from cyproducer.runtime import Runtime, on_end, on_start
@@ -123,9 +123,8 @@ class ProducerMetrics:
         on_end.append(self._closed)
         for runtime in Watched().runtimes():
             self._seen.setdefault(runtime, _gained(runtime))
-        if hasattr(os, "register_at_fork"):
-            begin_anew = weakref.WeakMethod(self._begin_anew)
-            os.register_at_fork(after_in_child=lambda: (method := begin_anew()) and method())
+        begin_anew = weakref.WeakMethod(self._begin_anew)
+        in_child(lambda: (method := begin_anew()) and method())
         for export in (export for exports in EXPORTS.values() for export in exports):
             name, unit, text = export.opentelemetry, export.otel_unit, export.help
             if export.form is Form.HISTOGRAM:
@@ -178,6 +177,7 @@ class ProducerMetrics:
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
         """What one instrument observes. All instruments of a collection share one reading of the counters: an
         instrument that is asked a second time belongs to the next collection."""
+        ensure_own_process()
         found = self._taken.pop(name, None)
         if found is None:
             with self._lock:

@@ -9,7 +9,6 @@ unused memory and connections.
 """
 
 import hashlib
-import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final
 
+from cyproducer.base.forks import in_child
 from cyproducer.config import concealed, shown_option
 from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
@@ -223,8 +223,7 @@ def _after_fork() -> None:
     _shared.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def close_all() -> None:

@@ -56,8 +56,7 @@ def test_refused_credentials_are_told(cluster: ScriptedCluster, make: Make) -> N
             "sasl.username": "me",
             "sasl.password": "wrong",
             "error_cb": told.append,
-            "reconnect.backoff.ms": 10,
-            "reconnect.backoff.max.ms": 50,
+            "authentication.backoff.ms": 50,
         }
     )
     until(lambda: KafkaError._AUTHENTICATION in told, producer.poll)

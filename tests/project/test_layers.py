@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "observability": ("accumulator", "base", "records", "user_thread"),
     # It wraps the producer's methods, from outside.
     "opentelemetry": (
-        "accumulator", "config", "errors", "futures", "live", "network", "observability", "producer",
+        "accumulator", "base", "config", "errors", "futures", "live", "network", "observability", "producer",
         "runtime", "structs", "version",
     ),
 }  # fmt: skip

@@ -7,12 +7,12 @@ Spark plans and commits in processes that it keeps for the next batch. The conne
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from cyproducer.base.forks import in_child
 from cyproducer.errors import (
     AbortableError,
     ApplicationRecoverableError,
@@ -97,7 +97,7 @@ def _forget() -> None:
     _admins.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+in_child(_forget)
 
 
 def described_open(

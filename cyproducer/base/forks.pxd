@@ -1,0 +1,16 @@
+from libc.stdint cimport int32_t, int64_t
+
+cdef int32_t fork_noted          # not 0: what a child must not share with its parent was not renewed yet
+cdef int64_t process             # grows by 1 in each forked child, before any code of the child runs
+# Changes in a forked child, and whenever an object that may be borrowed is dropped: borrowed pointers are
+# valid while it stays the same.
+cdef int64_t borrowing
+
+cdef int renew_all() except -1
+
+
+cdef inline int own_process() except -1:
+    """Makes sure that nothing of the parent's is used: in a child's first call it renews everything."""
+    if fork_noted:
+        renew_all()
+    return 0
