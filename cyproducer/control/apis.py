@@ -412,6 +412,8 @@ class MetadataResponse(NamedTuple):
     controller_id: int
     topics: list[TopicInfo]
     error_code: int = 0
+    #: For each broker that the response lists and that cannot be one: what is wrong with it.
+    left_out: tuple[str, ...] = ()
 
 
 class InitProducerIdResponse(NamedTuple):

@@ -251,7 +251,8 @@ class CoordinatorCall:
     def on_description(self, response: DescribeTransactionsResponse, where: str, now_ms: float) -> None:
         """The response to DescribeTransactions."""
         self._in_flight = None
-        found = response.transactions[0] if response.transactions else None
+        name = self.transactional_id
+        found = next((each for each in response.transactions if each.transactional_id == name), None)
         code = UNKNOWN_SERVER_ERROR if found is None else found.error_code
         if found is None or code:
             self._not_described(code, self._error(code, "DescribeTransactions", where), now_ms)

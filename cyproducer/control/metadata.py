@@ -303,12 +303,12 @@ class ClusterMetadata:
             raise RuntimeError("no metadata request is in flight for this response")
         change = MetadataChange([], [], [], {}, set(), set(), set())
         if response.error_code or not response.brokers:
-            self.on_failure(
-                f"metadata response with error code {response.error_code}"
-                if response.error_code
-                else "metadata response without brokers",
-                now_ms,
-            )
+            cause = "metadata response without brokers"
+            if response.error_code:
+                cause = f"metadata response with error code {response.error_code}"
+            elif response.left_out:
+                cause += f" that can be used: {response.left_out[0]}"
+            self.on_failure(cause, now_ms)
             # Only if brokers are known, to avoid a loop: otherwise a bootstrap server said so.
             if response.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap and self._brokers:
                 change.brokers_removed.update(self.rebootstrap())

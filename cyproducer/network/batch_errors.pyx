@@ -111,19 +111,19 @@ cdef int batch_removed(Sender sender, Batch* b) except -1:
 
 
 cdef int batch_failed(
-    Sender sender, Batch* b, int error_code, object message, object cause, bint written, object named=()
+    Sender sender, Batch* b, int error_code, object message, object cause, bint written, dict culprits=None
 ) except -1:
     """Ends an attempt that did not succeed: gets a decision about the batch, and carries it out.
 
     ``error_code``: the broker's error code, or 0 if ``cause`` says what happened instead. ``written``: the
-    whole request was written, so the broker may have it. ``named``: the records for which the broker rejects
-    the batch, as (index in the batch, message or None).
+    whole request was written, so the broker may have it. ``culprits``: the records for which the broker
+    rejects the batch: index in the batch -> message or None.
     """
     cdef int64_t now = sender.clock.now_ns()
     cdef Partition* p = b.partition
     cdef int64_t acknowledged = -1
-    # A record that is named twice counts once. An index outside the batch does not name a record.
-    culprits = {place: text for place, text in named if 0 <= place < b.count}
+    if culprits is None:
+        culprits = {}
     try:
         verdict, orders = sender.fates.decide(
             facts_of(b, len(culprits)), Failure(error_code, message, cause), bool(written), now / 1e6

@@ -484,7 +484,7 @@ class Connector:
         if response.error_code == UNSUPPORTED_VERSION and version > 0:
             # The response is in version 0 and has the supported ranges (KIP-511); old brokers send none.
             highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
-            connection.handshake.versions[API_VERSIONS] = min(highest, version - 1)
+            connection.handshake.versions[API_VERSIONS] = max(0, min(highest, version - 1))
             self._ask_versions(connection)
             return
         if response.error_code:

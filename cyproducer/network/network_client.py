@@ -691,6 +691,14 @@ class NetworkClient:
                 self._changed.notify_all()
             self._sender.request_control()
             return
+        if response.left_out:
+            self._warn(
+                now_ms,
+                "%s lists %s that cannot be used, without which this client goes on: %s",
+                connection.where,
+                counted(len(response.left_out), "broker"),
+                response.left_out[0],
+            )
         change = self._metadata.on_response(response, now_ms)
         if response.error_code and change.brokers_removed:
             self._start_over("a broker asked for it", change.brokers_removed, now_ms)

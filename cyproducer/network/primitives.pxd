@@ -16,6 +16,7 @@ cdef class Reader:
     cdef const unsigned char *data  # first byte of the frame; borrowed from view
     cdef Py_ssize_t pos             # offset of the next byte to read
     cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
+    cdef int64_t elements           # array elements and tagged fields so far
     cdef readonly str message       # the name of the message, for errors: "Metadata v9 response"
     cdef public bint flexible       # compact lengths and tagged fields (KIP-482)
 
@@ -28,9 +29,15 @@ cdef class Reader:
     cpdef int64_t uvarint(self, str field) except -1
     cpdef str string(self, str field)
     cpdef object nullable_string(self, str field)
-    cpdef Py_ssize_t count(self, str field, int element_size) except -1
+    cpdef Py_ssize_t count(
+        self, str field, int element_size, int64_t most=*, bint nullable=*
+    ) except -1
+    cdef int64_t length(self, str field, int element_size, bint nullable) except -1
+    cdef int spend(self, str field, int64_t elements) except -1
+    cpdef list int32s(self, str field)
     cpdef int skip_int32s(self, str field) except -1
     cpdef int skip_tags(self) except -1
+    cpdef bytes byte_string(self, str field, bint nullable=*)
     cpdef bytes raw(self, str field, Py_ssize_t size)
     cdef int64_t tag_count(self) except -1
     cdef Py_ssize_t tag_size(self) except -1

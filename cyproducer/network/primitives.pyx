@@ -5,6 +5,10 @@ of any message (``protocol``). Each length, count and varint is checked against 
 anything is allocated for it. Runs on the sender thread, with the GIL; one reader or writer belongs to one
 call.
 
+A Python object takes ten times the bytes of the array element that it is made from, so a response of 100 MB
+could take gigabytes. Therefore a frame has at most ``MOST_ELEMENTS`` elements. A loop in C that may be long
+lets other threads run now and then: the interpreter switches threads only between bytecodes.
+
 The types follow the Kafka protocol guide, and KIP-482 for compact lengths and tagged fields.
 """
 
@@ -15,8 +19,23 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cyproducer.errors import KafkaProtocolError
 
 
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(void* o)
+
 cdef enum:
-    MAX_LEGACY_STRING = 32767
+    LONGEST_STRING = 32767        # bytes; Kafka refuses longer ones in compact encoding, too
+    ELEMENTS = 1_000_000
+    INTS_PER_ELEMENT = 4          # an int takes a quarter of the memory of a partition
+    SLICE = 1024                  # elements that are read before other threads may run
+
+MOST_ELEMENTS = ELEMENTS
+"""The most array elements and tagged fields of a frame. Large clusters have a few 100,000 partitions."""
+
+
+cdef int let_others_run() except -1:
+    with nogil:
+        pass
+    return 0
 
 
 cdef class Reader:
@@ -99,6 +118,8 @@ cdef class Reader:
         if length < 0:
             self.fail(field, f"has length {length}")
         self.need(length, field)
+        if length > LONGEST_STRING:
+            self.fail(field, f"has length {length}, at most {LONGEST_STRING} is allowed")
         start = <const char *> (self.data + self.pos)
         try:
             value = PyUnicode_DecodeUTF8(start, <Py_ssize_t> length, NULL)
@@ -110,23 +131,64 @@ cdef class Reader:
         self.pos += length
         return value
 
-    cpdef Py_ssize_t count(self, str field, int element_size) except -1:
-        """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow."""
+    cpdef Py_ssize_t count(
+        self, str field, int element_size, int64_t most=ELEMENTS, bint nullable=False
+    ) except -1:
+        """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow.
+
+        ``most``: how many elements the array may have. ``nullable``: the null array counts as empty.
+        """
+        cdef int64_t elements = self.length(field, element_size, nullable)
+        if elements > most:
+            self.fail(field, f"has {elements} elements, at most {most} are allowed")
+        self.spend(field, elements)
+        return <Py_ssize_t> elements
+
+    cdef int64_t length(self, str field, int element_size, bint nullable) except -1:
+        """Reads a count, and checks it against the remaining bytes."""
         cdef int64_t elements
         if self.flexible:
             elements = self.uvarint(field) - 1
         else:
             elements = self.int32(field)
+        if elements == -1 and nullable:
+            return 0
         if elements < 0:
             self.fail(field, f"has a count of {elements}")
         if elements * element_size > self.end - self.pos:
             self.fail(field, f"claims {elements} elements of at least {element_size} bytes")
-        return <Py_ssize_t> elements
+        return elements
+
+    cdef int spend(self, str field, int64_t elements) except -1:
+        """Counts elements; an error if the frame has more than ``MOST_ELEMENTS``."""
+        self.elements += elements
+        if self.elements > ELEMENTS:
+            return self.fail(
+                field, f"brings the response to {self.elements} elements, at most {ELEMENTS} are allowed"
+            )
+        return 0
+
+    cpdef list int32s(self, str field):
+        """Reads an array of integers."""
+        cdef Py_ssize_t elements = <Py_ssize_t> self.length(field, 4, False)
+        cdef Py_ssize_t i
+        cdef list found = []
+        self.spend(field, elements // INTS_PER_ELEMENT)
+        for i in range(elements):
+            if i % SLICE == SLICE - 1:
+                let_others_run()
+            found.append(<int32_t> load32(self.data + self.pos))
+            self.pos += 4
+        return found
 
     cpdef int skip_int32s(self, str field) except -1:
-        cdef Py_ssize_t elements = self.count(field, 4)
-        self.pos += elements * 4
+        cdef int64_t elements = self.length(field, 4, False)
+        self.pos += <Py_ssize_t> elements * 4
         return 0
+
+    cpdef bytes byte_string(self, str field, bint nullable=False):
+        """Reads bytes with their length. ``nullable``: null counts as empty."""
+        return self.raw(field, <Py_ssize_t> self.length(field, 1, nullable))
 
     cpdef int skip_tags(self) except -1:
         """Skips tagged fields. Unknown ones are not an error: they exist for compatibility (KIP-482)."""
@@ -165,6 +227,7 @@ cdef class Reader:
         cdef int64_t tags = self.uvarint("tagged fields")
         if tags * 2 > self.end - self.pos:
             self.fail("tagged fields", f"claims {tags} fields of at least 2 bytes")
+        self.spend("tagged fields", tags)
         return tags
 
     cdef Py_ssize_t tag_size(self) except -1:
@@ -227,10 +290,10 @@ cdef class Writer:
             encoded = value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{self.message}: {field} {value!r} is not valid Unicode text") from error
-        if len(encoded) > MAX_LEGACY_STRING:
+        if len(encoded) > LONGEST_STRING:
             raise ValueError(
                 f"{self.message}: {field} {value[:40]!r}... is {len(encoded)} bytes of UTF-8, "
-                f"at most {MAX_LEGACY_STRING} are allowed"
+                f"at most {LONGEST_STRING} are allowed"
             )
         if self.flexible:
             self.uvarint(len(encoded) + 1)
@@ -270,37 +333,46 @@ def read_partitions(Reader reader not None, int version, cls, bint with_replicas
     """The partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
 
     ``with_replicas``: ``cls`` has two more fields, the lists of the replicas and of those in sync. Here, in
-    C, because a response may have tens of thousands of them.
+    C, because a response may have tens of thousands of them. A leader below 0 is none, -1; likewise epochs.
     """
     cdef int fixed_size = 14 if version >= 7 else 10
     cdef int arrays = 3 if version >= 5 else 2
     cdef int least_size = fixed_size + arrays + 1 if reader.flexible else fixed_size + arrays * 4
     cdef int32_t leader_epoch = -1
+    cdef int32_t index
+    cdef Py_ssize_t i
     cdef const unsigned char *data
     cdef list partitions = []
     cdef object new_tuple = tuple.__new__
-    for _ in range(reader.count("partitions", least_size)):
+    for i in range(reader.count("partitions", least_size)):
+        if i % SLICE == SLICE - 1:
+            let_others_run()
         reader.need(fixed_size, "partitions")
         data = reader.data + reader.pos
+        index = <int32_t> load32(data + 2)
+        if not 0 <= index < ELEMENTS:
+            reader.fail("partitions.partition_index", f"is {index}, it must be from 0 to {ELEMENTS - 1}")
         if version >= 7:
-            leader_epoch = <int32_t> load32(data + 10)
+            leader_epoch = max(<int32_t> load32(data + 10), -1)
         fields = (
             <int16_t> ((data[0] << 8) | data[1]),
-            <int32_t> load32(data + 2),
-            <int32_t> load32(data + 6),
+            index,
+            max(<int32_t> load32(data + 6), -1),
             leader_epoch,
         )
         reader.pos += fixed_size
         if with_replicas:
-            fields += (
-                [reader.int32("replica") for _ in range(reader.count("partitions.replica_nodes", 4))],
-                [reader.int32("replica") for _ in range(reader.count("partitions.isr_nodes", 4))],
-            )
+            fields += (reader.int32s("partitions.replica_nodes"), reader.int32s("partitions.isr_nodes"))
         else:
             reader.skip_int32s("partitions.replica_nodes")
             reader.skip_int32s("partitions.isr_nodes")
         # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
-        partitions.append(new_tuple(cls, fields))
+        partition = new_tuple(cls, fields)
+        if not with_replicas:
+            # Integers only, so never part of a cycle. With 100,000 partitions, which are kept, each full
+            # collection would hold the GIL for another 10 ms.
+            PyObject_GC_UnTrack(<void*> partition)
+        partitions.append(partition)
         if version >= 5:
             reader.skip_int32s("partitions.offline_replicas")
         reader.skip_tags()

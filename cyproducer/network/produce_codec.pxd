@@ -64,6 +64,6 @@ cdef int parse_produce(
     const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
     Endpoints* endpoints
 ) noexcept nogil
-cdef list record_errors(const Request* r, const Outcome* o)
+cdef dict record_errors(const Request* r, const Outcome* o, int32_t records)
 cdef bint names_leader(const Outcome* o) noexcept nogil
 cdef bint client_throttles(const Request* r) noexcept nogil

@@ -10,6 +10,7 @@ Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KI
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
 """
 
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
@@ -24,6 +25,8 @@ cdef enum:
     PER_BATCH = 16            # upper bound for the bytes around a batch
     ID_SIZE = 16
     NODE_ENDPOINTS_TAG = 0
+    LONGEST_STRING = 32767    # bytes
+    SLICE = 1024              # record errors that are read before other threads may run
     NOT_LEADER_OR_FOLLOWER = 6
     FENCED_LEADER_EPOCH = 74
 
@@ -264,6 +267,9 @@ cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) no
     if size[0] < 0:
         size[0] = -1
         return NULL
+    if size[0] > LONGEST_STRING:
+        c.bad = True
+        return NULL
     return take(c, size[0])
 
 
@@ -313,24 +319,29 @@ cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
         n -= 1
 
 
-cdef list record_errors(const Request* r, const Outcome* o):
-    """Returns the records for which a broker rejected a batch, as (index in the batch, message or None).
+cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
+    """Returns the records for which a broker rejected a batch: index in the batch -> message or None.
 
-    See KIP-467. ``parse_produce`` has already checked that the response is well-formed.
+    An index outside the batch of ``records`` records does not name a record. See KIP-467. ``parse_produce``
+    has already checked that the response is well-formed.
     """
     cdef Cursor c
     cdef int64_t size
     cdef int32_t place
     cdef const char* text
-    cdef int64_t _i
-    cdef list found = []
+    cdef int64_t i
+    cdef dict found = {}
     c.at = o.record_errors
     c.end = o.record_errors_end
     c.bad = False
-    for _i in range(o.record_error_count):
+    for i in range(o.record_error_count):
+        if i % SLICE == SLICE - 1:
+            with nogil:
+                pass
         place = <int32_t>read_i32(&c)
         text = <const char*>read_text(&c, r.version >= FLEXIBLE, &size)
-        found.append((place, text[:size].decode("utf-8", "replace") if size >= 0 else None))
+        if 0 <= place < records:
+            found[place] = text[:size].decode("utf-8", "replace") if size >= 0 else None
         if r.version >= FLEXIBLE:
             skip_tags(&c)
     return found
@@ -433,6 +444,9 @@ cdef int parse_produce(
     if flexible and not c.bad:
         skip_tags(&c)
     topics = read_count(&c, flexible) if not c.bad else 0
+    # Each topic has a batch. More of them would cost a search in the request each.
+    if topics > r.count:
+        return -1
     while topics > 0 and not c.bad:
         if r.version >= TOPIC_IDS:
             name = take(&c, ID_SIZE)
@@ -458,6 +472,9 @@ cdef int parse_produce(
             o.error_code = <int16_t>read_i16(&c)
             o.base_offset = read_i64(&c)
             o.log_append_ms = read_i64(&c)
+            # Records have the offsets that follow.
+            if o.base_offset > INT64_MAX - r.batches[i].count:
+                return -1
             if r.version >= 5:
                 read_i64(&c)   # log start offset
             o.record_error_count = 0

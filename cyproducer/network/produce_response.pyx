@@ -220,8 +220,8 @@ cdef int batch_refused(Sender sender, const Request* r, int32_t i) except -1:
     message = None
     if o.message_size >= 0:
         message = o.message[:o.message_size].decode("utf-8", "replace")
-    named = record_errors(r, o) if o.record_error_count else ()
-    return batch_failed(sender, r.batches[i], o.error_code, message, None, True, named)
+    culprits = record_errors(r, o, r.batches[i].count) if o.record_error_count else {}
+    return batch_failed(sender, r.batches[i], o.error_code, message, None, True, culprits)
 
 
 cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:

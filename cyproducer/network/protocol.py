@@ -63,6 +63,8 @@ from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPa
 
 _Frame = bytes | bytearray | memoryview
 
+MOST_BROKERS = 20_000
+"""The most brokers of a response: an order of magnitude more than any cluster has."""
 
 UNSUPPORTED_VERSION = 35
 """A broker sends this error in version 0, whatever version was requested (KIP-511)."""
@@ -623,16 +625,35 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code, api_versions, throttle_time_ms, features, features_epoch)
 
 
-def _read_brokers(reader: Reader) -> list[BrokerInfo]:
+def _node_problem(node_id: int, host: str, port: int) -> str | None:
+    """Says why a node cannot be a broker to connect to; None if it can.
+
+    Ids below 0 are those of this client's bootstrap addresses.
+    """
+    if node_id < 0:
+        return f"node {node_id} at {host!r}:{port} is no broker: node ids are 0 or more"
+    if not host or not 1 <= port <= 65535:
+        problem = "is not an address: it must be a host and a port from 1 to 65535"
+        return f"{host!r}:{port} of node {node_id} {problem}"
+    return None
+
+
+def _read_brokers(reader: Reader) -> tuple[list[BrokerInfo], list[str]]:
+    """Returns the brokers, and what is wrong with those that are left out."""
     brokers = []
-    for _ in range(reader.count("brokers", 11 if reader.flexible else 12)):
+    left_out = []
+    for _ in range(reader.count("brokers", 11 if reader.flexible else 12, MOST_BROKERS)):
         node_id = reader.int32("brokers.node_id")
         host = reader.string("brokers.host")
         port = reader.int32("brokers.port")
         rack = reader.nullable_string("brokers.rack")
         reader.skip_tags()
-        brokers.append(BrokerInfo(node_id, host, port, rack))
-    return brokers
+        problem = _node_problem(node_id, host, port)
+        if problem is None:
+            brokers.append(BrokerInfo(node_id, host, port, rack))
+        else:
+            left_out.append(problem)
+    return brokers, left_out
 
 
 def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[TopicInfo]:
@@ -656,6 +677,9 @@ def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[Topi
 def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
     """Decodes a Metadata response v1-v13. Fields missing in a version are None, -1, 0 or the zero topic id.
 
+    Brokers with a node id below 0 or without a usable address are left out: one wrong broker must not keep
+    the client from the others.
+
     Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
     """
     return _decode_metadata(version, frame, False)
@@ -675,7 +699,7 @@ def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> Metada
     reader.skip_tags()
     if version >= 3:
         throttle_time_ms = reader.int32("throttle_time_ms")
-    brokers = _read_brokers(reader)
+    brokers, left_out = _read_brokers(reader)
     if version >= 2:
         cluster_id = reader.nullable_string("cluster_id")
     controller_id = reader.int32("controller_id")
@@ -689,25 +713,25 @@ def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> Metada
         # librdkafka's mock cluster ends its flexible versions with a second, empty set of tagged fields.
         reader.skip_tags()
     reader.finish()
-    return MetadataResponse(throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code)
+    return MetadataResponse(
+        throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code, tuple(left_out)
+    )
 
 
 def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
     """Decodes the addresses of the leaders that a Produce response names: tagged field 0, from v10 (KIP-951).
 
-    In addition to the checks of every decoder, it rejects an empty host and a port outside 1-65535.
+    In addition to the checks of every decoder, it rejects a node id below 0, an empty host and a port outside
+    1-65535.
     """
     reader = Reader(field, "Produce response: node_endpoints", True)
     brokers = []
-    for _ in range(reader.count("node_endpoints", 11)):
+    for _ in range(reader.count("node_endpoints", 11, MOST_BROKERS)):
         node_id = reader.int32("node_id")
         host = reader.string("host")
         port = reader.int32("port")
-        if not host or not 1 <= port <= 65535:
-            raise KafkaProtocolError(
-                f"{reader.message}: {host!r}:{port} of node {node_id} is not an address: it must be a host "
-                "and a port from 1 to 65535"
-            )
+        if problem := _node_problem(node_id, host, port):
+            raise KafkaProtocolError(f"{reader.message}: {problem}")
         rack = reader.nullable_string("rack")
         reader.skip_tags()
         brokers.append(BrokerInfo(node_id, host, port, rack))
@@ -716,7 +740,10 @@ def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
 
 
 def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:
-    """Decodes an InitProducerId response v0-v5."""
+    """Decodes an InitProducerId response v0-v5. Without an error, id and epoch must be 0 or more.
+
+    Batches with another id would be written without any check for duplicates.
+    """
     reader = _response(INIT_PRODUCER_ID, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
@@ -724,13 +751,18 @@ def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdRespon
     error_code = reader.int16("error_code")
     producer_id = reader.int64("producer_id")
     producer_epoch = reader.int16("producer_epoch")
+    if error_code == 0 and (producer_id < 0 or producer_epoch < 0):
+        reader.fail("producer_id", f"is {producer_id} with epoch {producer_epoch}, both must be 0 or more")
     reader.skip_tags()
     reader.finish()
     return InitProducerIdResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
 
 
 def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorResponse:
-    """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator."""
+    """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator.
+
+    Without an error, the coordinator must be a broker with a usable address.
+    """
     reader = _response(FIND_COORDINATOR, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
@@ -750,6 +782,8 @@ def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorRespo
         error_code = reader.int16("coordinators.error_code")
         error_message = reader.nullable_string("coordinators.error_message")
         reader.skip_tags()
+    if error_code == 0 and (problem := _node_problem(node_id, host, port)):
+        reader.fail("coordinator", f"is invalid: {problem}")
     reader.skip_tags()
     reader.finish()
     return FindCoordinatorResponse(throttle_time_ms, error_code, error_message, node_id, host, port)
@@ -761,6 +795,9 @@ def _read_partition_errors(reader: Reader) -> dict[tuple[str, int], int]:
         topic = reader.string("topics.name")
         for _ in range(reader.count("topics.partitions", 7 if reader.flexible else 6)):
             index = reader.int32("topics.partitions.partition_index")
+            if (topic, index) in partition_errors:
+                # The one without an error would hide the other.
+                reader.fail("topics.partitions.partition_index", f"{topic!r}-{index} is there twice")
             partition_errors[topic, index] = reader.int16("topics.partitions.error_code")
             reader.skip_tags()
         reader.skip_tags()
@@ -814,6 +851,8 @@ def decode_end_txn(version: int, frame: _Frame) -> EndTxnResponse:
     if version >= 5:
         producer_id = reader.int64("producer_id")
         producer_epoch = reader.int16("producer_epoch")
+        if error_code == 0 and producer_id >= 0 > producer_epoch:
+            reader.fail("producer_epoch", f"is {producer_epoch}, it must be 0 or more")
     reader.skip_tags()
     reader.finish()
     return EndTxnResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
@@ -830,8 +869,7 @@ def _read_transaction(reader: Reader) -> TransactionDescription:
     partitions = {}
     for _ in range(reader.count("transaction_states.topics", 3)):
         topic = reader.string("transaction_states.topics.topic")
-        count = reader.count("transaction_states.topics.partitions", 4)
-        partitions[topic] = [reader.int32("partition") for _ in range(count)]
+        partitions[topic] = reader.int32s("transaction_states.topics.partitions")
         reader.skip_tags()
     reader.skip_tags()
     return TransactionDescription(
@@ -878,31 +916,19 @@ def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsRes
     return ListTransactionsResponse(throttle_time_ms, error_code, unknown_states, transactions)
 
 
-def _nullable_count(reader: Reader, field: str, element_size: int) -> int:
-    """Like ``Reader.count``, but the null array, or null bytes, count as empty."""
-    elements = reader.uvarint(field) - 1 if reader.flexible else reader.int32(field)
-    if elements == -1:
-        return 0
-    if elements < 0:
-        reader.fail(field, f"has a count of {elements}")
-    if elements * element_size > reader.left:
-        reader.fail(field, f"claims {elements} elements of at least {element_size} bytes")
-    return elements
-
-
 def _read_fetched(reader: Reader, version: int, topic: str) -> FetchedPartition:
     partition = reader.int32("partitions.partition_index")
     error_code = reader.int16("partitions.error_code")
     high_watermark = reader.int64("partitions.high_watermark")
     last_stable_offset = reader.int64("partitions.last_stable_offset")
     log_start_offset = reader.int64("partitions.log_start_offset") if version >= 5 else -1
-    for _ in range(_nullable_count(reader, "partitions.aborted_transactions", 16)):
+    for _ in range(reader.count("partitions.aborted_transactions", 16, nullable=True)):
         reader.int64("aborted_transactions.producer_id")
         reader.int64("aborted_transactions.first_offset")
         reader.skip_tags()
     if version >= 11:
         reader.int32("partitions.preferred_read_replica")
-    records = reader.raw("partitions.records", _nullable_count(reader, "partitions.records", 1))
+    records = reader.byte_string("partitions.records", nullable=True)
     reader.skip_tags()
     return FetchedPartition(
         topic, partition, error_code, high_watermark, last_stable_offset, log_start_offset, records
@@ -970,7 +996,7 @@ def decode_create_topics(version: int, frame: _Frame) -> CreateTopicsResponse:
         if version >= 5:
             reader.int32("topics.num_partitions")
             reader.int16("topics.replication_factor")
-            for _ in range(_nullable_count(reader, "topics.configs", 6)):
+            for _ in range(reader.count("topics.configs", 6, nullable=True)):
                 reader.string("topics.configs.name")
                 reader.nullable_string("topics.configs.value")
                 reader.raw("topics.configs.read_only, config_source, is_sensitive", 3)
@@ -1038,7 +1064,7 @@ def decode_sasl_authenticate(version: int, frame: _Frame) -> SaslAuthenticateRes
     reader.skip_tags()
     error_code = reader.int16("error_code")
     error_message = reader.nullable_string("error_message")
-    auth_bytes = reader.raw("auth_bytes", reader.count("auth_bytes", 1))
+    auth_bytes = reader.byte_string("auth_bytes")
     session_lifetime_ms = reader.int64("session_lifetime_ms") if version >= 1 else 0
     reader.skip_tags()
     reader.finish()

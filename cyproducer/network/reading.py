@@ -176,6 +176,11 @@ class Reading:
                 attempts.refused(code, f"ListOffsets of {name} at {questions[0].where}")
                 continue
             start, end = (int(each.offset) for each in found)
+            if not 0 <= start <= end:
+                raise errors.KafkaProtocolError(
+                    f"ListOffsets response of {questions[0].where}: {name} begins at offset {start} and ends "
+                    f"at {end}; it must be 0 or more, and end not before its beginning"
+                )
             return start, end
 
     def batches(
@@ -296,7 +301,10 @@ class Reading:
                 what = f"DescribeConfigs of the broker at {question.where}"
                 attempts.refused(result.error_code, what, result.error_message)
                 continue
-            return {int(each.name): each.configs.get(name) for each in results}
+            return {
+                broker.node_id: each.configs.get(name)
+                for broker, each in zip(metadata.brokers, results, strict=True)
+            }
 
     def create_topic(
         self,

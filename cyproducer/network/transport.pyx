@@ -215,9 +215,15 @@ cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
 cdef int64_t transport_receive(Transport* transport) noexcept nogil:
     """Reads once into the inbox, which grows first if it is full; returns the bytes read, or an Io."""
     cdef int64_t n
+    cdef int64_t whole
     cdef uint8_t* grown
     if transport.inbox_used == transport.inbox_room:
         n = FIRST_INBOX if transport.inbox_room == 0 else transport.inbox_room * 2
+        if transport.inbox_used >= KEPT_INBOX:
+            # A large response: no more room than it takes.
+            whole = 4 + <int64_t>get_u32(transport.inbox)
+            if transport.inbox_used < whole < n:
+                n = whole
         # transport_frame() has rejected lengths above receive_max, so the growth is bounded.
         grown = <uint8_t*>realloc(transport.inbox, n)
         if grown == NULL:

@@ -85,7 +85,8 @@ def dense_metadata(version: int, what: str, count: int) -> bytes:
     operations = bytes(4 * (version >= 8))
     if what == "brokers":
         rack = b"\x00" if flexible else b"\xff\xff"
-        one = struct.pack(">i", 70_000) + text + struct.pack(">i", 9092) + rack + tags
+        host = b"\x02h" if flexible else b"\x00\x01h"
+        one = struct.pack(">i", 70_000) + host + struct.pack(">i", 9092) + rack + tags
         rest = metadata_until_topics(version)[len(metadata_until_brokers(version)) + len(empty) :]
         start = metadata_until_brokers(version)
         return start + count_of(count, flexible) + one * count + rest + empty + end

@@ -130,14 +130,19 @@ int16s = st.integers(-(2**15), 2**15 - 1)
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 durations_ms = st.integers(0, 2**31 - 1)
+node_ids = st.integers(0, 2**31 - 1)
+ports = st.integers(1, 65535)
+partition_indexes = st.integers(0, 999_999)
+or_none = st.just(-1)
 texts = st.text(max_size=40)
+hosts = texts.filter(bool)
 error_codes = st.sampled_from([int(code) for code in ErrorCode])
 
 metadata_responses = st.builds(
     MetadataResponse,
     throttle_time_ms=durations_ms,
     brokers=st.lists(
-        st.builds(BrokerInfo, node_id=int32s, host=texts, port=int32s, rack=st.none() | texts), max_size=3
+        st.builds(BrokerInfo, node_id=node_ids, host=hosts, port=ports, rack=st.none() | texts), max_size=3
     ),
     cluster_id=st.none() | texts,
     controller_id=int32s,
@@ -152,9 +157,9 @@ metadata_responses = st.builds(
                 st.builds(
                     PartitionInfo,
                     error_code=error_codes,
-                    partition=int32s,
-                    leader=int32s,
-                    leader_epoch=int32s,
+                    partition=partition_indexes,
+                    leader=or_none | node_ids,
+                    leader_epoch=or_none | node_ids,
                 ),
                 max_size=5,
             ),
@@ -163,6 +168,7 @@ metadata_responses = st.builds(
         max_size=3,
     ),
     error_code=error_codes,
+    left_out=st.just(()),
 )
 
 #: A response with a value in every field.

@@ -2,9 +2,26 @@
 
 import struct
 
+import pytest
+
 from tests.network import scripted_wire as wire
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import API_VERSIONS, Act, ScriptedCluster
+
+
+@pytest.mark.parametrize("offered", [(-9, -5), (3, -5), (5, 2)])
+def test_a_range_that_cannot_be_is_no_range(offered: tuple[int, int]) -> None:
+    def rejects(response: bytes) -> bytes:
+        (correlation_id,) = struct.unpack_from(">i", response, 4)
+        return wire.write_api_versions(0, correlation_id, {API_VERSIONS: offered}, error=35)
+
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.act(API_VERSIONS, Act(rewrite=rejects))
+        with producing(cluster) as producer:
+            assert producer.send("orders", b"v").get(WAIT_S).offset == 0
+        first = cluster.nodes[1].connections[0]
+        asked = [each.header.version for each in first.requests if each.api_key == API_VERSIONS]
+        assert asked == [4, max(0, offered[1])]
 
 
 def test_a_rejected_version_is_not_asked_for_again() -> None:

@@ -223,3 +223,8 @@ def test_endpoints_with_trailing_bytes_are_rejected() -> None:
 def test_invalid_addresses_are_rejected(host: str, port: int) -> None:
     with pytest.raises(KafkaProtocolError, match=r"of node 3 is not an address: it must be a host and"):
         protocol.decode_node_endpoints(field_of([(3, host, port, None)]))
+
+
+def test_a_node_id_below_zero_is_rejected() -> None:
+    with pytest.raises(KafkaProtocolError, match="node -1 at 'h':9092 is no broker: node ids are 0 or more"):
+        protocol.decode_node_endpoints(field_of([(2, "h", 9092, None), (-1, "h", 9092, None)]))

@@ -247,6 +247,8 @@ def test_ten_thousand_partitions_are_read() -> None:
 def test_init_producer_id_response_of_another_codec_is_read(
     version: int, throttle_ms: int, error_code: int, producer_id: int, producer_epoch: int
 ) -> None:
+    if error_code == 0:
+        producer_id, producer_epoch = max(producer_id, 0), max(producer_epoch, 0)
     entity = schema("init_producer_id", version, "response").InitProducerIdResponse(
         throttle_time=milliseconds(throttle_ms),
         error_code=ErrorCode(error_code),

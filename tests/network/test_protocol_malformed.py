@@ -354,6 +354,52 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             "topics.partitions claims 2 elements of at least 7 bytes",
         ),
         (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff 00000001 ffff", "host is null"),
+        (
+            protocol.decode_find_coordinator,
+            1,
+            "00000000 00000000 0000 ffff ffffffff 0001 68 00002384",
+            "coordinator is invalid: node -1 at 'h':9092 is no broker: node ids are 0 or more",
+        ),
+        (
+            protocol.decode_find_coordinator,
+            4,
+            "00000000 00 00000000 02 0274 00000001 0268 00010000 0000 00 00 00",
+            "coordinator is invalid: 'h':65536 of node 1 is not an address",
+        ),
+        (
+            protocol.decode_init_producer_id,
+            0,
+            "00000000 00000000 0000 ffffffffffffffff 0000",
+            "producer_id is -1 with epoch 0, both must be 0 or more",
+        ),
+        (
+            protocol.decode_init_producer_id,
+            0,
+            "00000000 00000000 0000 0000000000000007 ffff",
+            "producer_id is 7 with epoch -1, both must be 0 or more",
+        ),
+        (
+            protocol.decode_end_txn,
+            5,
+            "00000000 00 00000000 0000 0000000000000007 ffff 00",
+            "producer_epoch is -1, it must be 0 or more",
+        ),
+        (
+            protocol.decode_add_partitions_to_txn,
+            0,
+            "00000000 00000000 00000001 0001 74 00000002 00000005 0037 00000005 0000",
+            "topics.partitions.partition_index 't'-5 is there twice",
+        ),
+        *(
+            (
+                protocol.decode_metadata,
+                1,
+                f"00000000 00000000 00000001 00000001 0000 0001 74 00 00000001 0000 {index} 00000001"
+                + 2 * "00000000",
+                f"partitions.partition_index is {number}, it must be from 0 to 999999",
+            )
+            for index, number in (("ffffffff", -1), ("000f4240", 1_000_000))
+        ),
         # Tag 2, five bytes long: an empty array of features, and four extra bytes.
         (
             protocol.decode_api_versions,

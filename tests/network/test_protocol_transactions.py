@@ -25,9 +25,12 @@ from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPa
 from tests.network.kio_oracle import (
     durations_ms,
     error_codes,
+    hosts,
     int16s,
     int32s,
     int64s,
+    node_ids,
+    ports,
     read_request,
     schema,
     texts,
@@ -324,6 +327,15 @@ def test_versions_for_brokers_are_rejected() -> None:
         throttle_time_ms=durations_ms,
         error_code=error_codes,
         error_message=st.none() | texts,
+        node_id=node_ids,
+        host=hosts,
+        port=ports,
+    )
+    | st.builds(
+        FindCoordinatorResponse,
+        throttle_time_ms=durations_ms,
+        error_code=error_codes.filter(bool),
+        error_message=st.none() | texts,
         node_id=int32s,
         host=texts,
         port=int32s,
@@ -374,7 +386,10 @@ def test_add_offsets_to_txn_response_of_another_codec_is_read(
 
 
 @every_version(apis.END_TXN)
-@given(response=st.builds(EndTxnResponse, durations_ms, error_codes, int64s, int16s))
+@given(
+    response=st.builds(EndTxnResponse, durations_ms, error_codes, int64s, st.integers(0, 2**15 - 1))
+    | st.builds(EndTxnResponse, durations_ms, error_codes.filter(bool), int64s, int16s)
+)
 def test_end_txn_response_of_another_codec_is_read(version: int, response: EndTxnResponse) -> None:
     decoded = protocol.decode_end_txn(version, write_end_txn(version, response))
     assert decoded == (response if version >= 5 else (*response[:2], -1, -1))
@@ -515,7 +530,7 @@ LISTS: dict[str, tuple[Callable[[int, bytes], Any], int, str, str, str]] = {
         protocol.decode_find_coordinator,
         4,
         "00000007 00 00000001",
-        "01 00000002 01 00002384 0000 00 00",
+        "01 00000002 01 00002384 000f 00 00",
         "00",
     ),
     "topics": (protocol.decode_add_partitions_to_txn, 3, "00000007 00 00000001", "01 01 00", "00"),
@@ -580,9 +595,15 @@ def test_the_smallest_elements_are_read_and_counts_beyond_the_frame_refused(fiel
     def count(elements: int) -> bytes:
         return elements.to_bytes(4, "big") if field.endswith("before v3") else bytes([elements + 1])
 
+    def repeated(elements: int) -> bytes:
+        if not field.startswith("topics.partitions"):
+            return elements * element
+        # Each partition once.
+        return b"".join(index.to_bytes(4, "big") + element[4:] for index in range(elements))
+
     # There may be only one coordinator.
     for elements in (1,) if field == "coordinators" else (1, 10):
-        decode(version, start + count(elements) + elements * element + end)
+        decode(version, start + count(elements) + repeated(elements) + end)
         claim = rf"{field.split()[0]} claims {elements} elements of at least {len(element)} bytes"
         with pytest.raises(KafkaProtocolError, match=claim):
-            decode(version, start + count(elements) + (elements * element)[:-1])
+            decode(version, start + count(elements) + repeated(elements)[:-1])
