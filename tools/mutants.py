@@ -1336,6 +1336,27 @@ MUTANTS = [
         ("tests/records/test_views_beyond_buffers.py::test_a_view_ends_within_its_buffer",),
     ),
     Mutant(
+        "length-of-a-dictionary",
+        "cyproducer/records/columnar.pyx",
+        "        check_counts(a.dictionary, of)\n",
+        "",
+        ("tests/records/test_arrow.py::test_impossible_sizes_and_missing_pointers_are_refused",),
+    ),
+    Mutant(
+        "released-array",
+        "cyproducer/records/columnar.pyx",
+        "if a.release == NULL:",
+        "if False:",
+        ("tests/records/test_arrow.py::test_impossible_sizes_and_missing_pointers_are_refused",),
+    ),
+    Mutant(
+        "children-of-another-type",
+        "cyproducer/records/columnar.pyx",
+        "if a.n_children != children:",
+        "if False:",
+        ("tests/records/test_arrow.py::test_impossible_sizes_and_missing_pointers_are_refused",),
+    ),
+    Mutant(
         "timestamp-row-of-its-batch",
         "cyproducer/records/row_source.pyx",
         '                    f"{self.place(self.timestamp_name, before + row)}: {said} is not',

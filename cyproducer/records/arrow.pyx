@@ -116,21 +116,24 @@ cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
 cdef int check_table(ArrowTable table) except -1:
     """Refuses a schema that is not a struct, or that can't be walked."""
     cdef int64_t fields = MOST_FIELDS
-    if table.schema.release == NULL or table.schema.format == NULL:
+    if table.schema.release == NULL:
         raise ValueError("data: malformed Arrow data: its schema is already released")
+    if table.schema.format == NULL:
+        raise ValueError("data: malformed Arrow data: its schema has no type")
     if strcmp(table.schema.format, "+s") != 0:
         raise TypeError(
             "data: must be a table, or an array of structs, so that its columns have names; this is an "
             f"array of type {table.schema.format.decode('utf-8', 'replace')!r}"
         )
-    check_schema(&table.schema, 1, &fields)
+    check_schema(&table.schema, NULL, 1, &fields)
     return 0
 
 
-cdef int check_schema(const ArrowSchema* s, int level, int64_t* fields) except -1:
+cdef int check_schema(const ArrowSchema* s, const char* column, int level, int64_t* fields) except -1:
     """Refuses a schema with missing pointers or a cycle.
 
-    ``fields``: how many more fields are allowed.
+    ``column``: the name of the column that it belongs to, for errors; NULL: none. ``fields``: how many more
+    fields are allowed.
     """
     cdef int64_t i
     fields[0] -= 1
@@ -139,15 +142,29 @@ cdef int check_schema(const ArrowSchema* s, int level, int64_t* fields) except -
             f"data: malformed Arrow data: its schema has more than {MOST_LEVELS} levels or {MOST_FIELDS} "
             "fields, or contains a cycle"
         )
-    if s.n_children < 0 or s.n_children > MOST_FIELDS or (s.n_children > 0 and s.children == NULL):
-        raise ValueError(f"data: malformed Arrow data: a field of its schema has {s.n_children} children")
+    if s.n_children < 0 or s.n_children > MOST_FIELDS:
+        raise ValueError(
+            f"data: malformed Arrow data: {field_of(column)} has {s.n_children} children: must be from 0 to "
+            f"{MOST_FIELDS}"
+        )
+    if s.n_children > 0 and s.children == NULL:
+        raise ValueError(
+            f"data: malformed Arrow data: {field_of(column)} has {s.n_children} children, and they are "
+            "missing"
+        )
     for i in range(s.n_children):
         if s.children[i] == NULL:
-            raise ValueError(f"data: malformed Arrow data: child {i} of a field of its schema is missing")
-        check_schema(s.children[i], level + 1, fields)
+            raise ValueError(f"data: malformed Arrow data: child {i} of {field_of(column)} is missing")
+        check_schema(s.children[i], s.children[i].name if level == 1 else column, level + 1, fields)
     if s.dictionary != NULL:
-        check_schema(s.dictionary, level + 1, fields)
+        check_schema(s.dictionary, column, level + 1, fields)
     return 0
+
+
+cdef str field_of(const char* column):
+    if column == NULL:
+        return "a field of its schema"
+    return f"a field of its schema in column {column.decode('utf-8', 'replace')!r}"
 
 
 cdef ArrowTable read_arrow(object data):

@@ -88,7 +88,9 @@ cdef int bytes_layout(const ArrowSchema* s, str name) except -1
 cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int headers_type(const ArrowSchema* s, str name) except -1
-cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1
+cdef int check_array(
+    const ArrowSchema* s, const ArrowArray* a, int64_t buffers, int64_t children, int64_t needed, str name
+) except -1
 cdef int take_validity(
     const ArrowArray* a, int64_t skip, int64_t n, bint look, str name, const uint8_t** bits, int64_t* first
 ) except -1
@@ -98,7 +100,7 @@ cdef int64_t describe_cells(
     int64_t before,
 ) except -1
 cdef int describe_numbers(
-    Numbers* c, const ArrowArray* a, int64_t skip, int64_t n, str name
+    Numbers* c, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name
 ) except -1
 cdef int64_t describe_headers(
     Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before

@@ -81,7 +81,9 @@ cdef object refused_type(const ArrowSchema* s, str name, str must):
 
 
 cdef object malformed(str name, str what):
-    return ValueError(f"column {name!r}: malformed Arrow data: {what}")
+    """The error for a column, or for the whole table if ``name`` is None."""
+    place = "data" if name is None else f"column {name!r}"
+    return ValueError(f"{place}: malformed Arrow data: {what}")
 
 
 cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
@@ -241,17 +243,50 @@ cdef int headers_type(const ArrowSchema* s, str name) except -1:
 
 # From arrays to columns
 
-cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1:
-    """Refuses an array without exactly ``buffers`` buffers (-1: any number) and at least ``needed`` rows."""
-    if a.length < 0 or a.offset < 0 or a.null_count < -1 or a.null_count > a.length:
-        raise malformed(name, f"length {a.length}, offset {a.offset}, null_count {a.null_count}")
+cdef int check_counts(const ArrowArray* a, str name) except -1:
+    """Refuses an array that is missing or released, or has impossible numbers of rows."""
+    if a == NULL:
+        raise malformed(name, "its array is missing")
+    if a.release == NULL:
+        raise malformed(name, "its array is already released")
+    if a.length < 0:
+        raise malformed(name, f"length {a.length}: must be at least 0")
+    if a.offset < 0:
+        raise malformed(name, f"offset {a.offset}: must be at least 0")
+    if a.null_count < -1 or a.null_count > a.length:
+        raise malformed(
+            name, f"null_count {a.null_count}: must be -1, for unknown, or from 0 to the length, {a.length}"
+        )
     plus(a.offset, a.length, name)
+    return 0
+
+
+cdef int check_array(
+    const ArrowSchema* s, const ArrowArray* a, int64_t buffers, int64_t children, int64_t needed, str name
+) except -1:
+    """Refuses an array that differs from its type, or that has fewer than ``needed`` rows.
+
+    ``buffers`` and ``children``: how many its type needs; -1: any number of buffers.
+    """
+    check_counts(a, name)
+    if s.release == NULL:
+        raise malformed(name, "its schema is already released")
     if a.length < needed:
         raise malformed(name, f"it has {a.length} rows, its batch {needed}")
     if buffers >= 0 and a.n_buffers != buffers:
         raise malformed(name, f"it has {a.n_buffers} buffers, its type needs {buffers}")
     if a.n_buffers > 0 and a.buffers == NULL:
         raise malformed(name, "it has no buffers")
+    if s.n_children != children:
+        raise malformed(name, f"its schema has {s.n_children} children, its type needs {children}")
+    if a.n_children != children:
+        raise malformed(name, f"it has {a.n_children} children, its type needs {children}")
+    if children > 0 and a.children == NULL:
+        raise malformed(name, "its children are missing")
+    if s.dictionary != NULL and a.dictionary == NULL:
+        raise malformed(name, "its dictionary is missing")
+    if s.dictionary == NULL and a.dictionary != NULL:
+        raise malformed(name, "it has a dictionary, its type has none")
     return 0
 
 
@@ -359,6 +394,47 @@ cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* lo
     return -1
 
 
+cdef object outside(str name, int64_t row, str fault):
+    return malformed(name, f"row {row} points outside the column's memory: {fault}")
+
+
+cdef str fault_of(const Cells* c, int64_t i):
+    """What is wrong with row ``i``, which ``check_cells`` has found."""
+    cdef const uint8_t* view
+    cdef int64_t longest = 0
+    cdef int64_t word
+    cdef int64_t size
+    cdef int64_t start
+    cdef int64_t end
+    cdef int64_t buffer
+    if c.indices != NULL:
+        word = number(c.index, c.indices, i)
+        if c.word_count <= 0 or not 0 <= word < c.word_count:
+            return f"its index is {word}, its dictionary has {c.word_count} values"
+        if check_cells(c.words, word, word + 1, &longest) < 0:
+            # All words were checked, and another one is wrong.
+            word = check_cells(c.words, 0, c.word_count, &longest)
+        return f"value {word} of its dictionary: {fault_of(c.words, word)}"
+    if c.layout == VIEWS:
+        view = c.rows + 16 * i
+        size = load32(view)
+        if size < 0:
+            return f"its size is {size}: must be at least 0"
+        buffer = load32(view + 8)
+        start = load32(view + 12)
+        if not 0 <= buffer < c.buffer_count:
+            return f"it is in buffer {buffer} of values, there are {c.buffer_count}"
+        if start < 0 or start + size > c.sizes[buffer]:
+            end = start + size
+            return f"its bytes {start} to {end} are not in buffer {buffer}, which has {c.sizes[buffer]} bytes"
+        return f"buffer {buffer} of values is missing"
+    start = load32(c.rows + 4 * i) if c.layout == OFFSETS32 else load64(c.rows + 8 * i)
+    end = load32(c.rows + 4 * i + 4) if c.layout == OFFSETS32 else load64(c.rows + 8 * i + 8)
+    if start < 0 or end < start:
+        return f"its offsets are {start} and {end}: must be at least 0, and not decrease"
+    return "the data is missing" if c.data == NULL else "the offsets exceed the address space"
+
+
 cdef int64_t describe_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name,
     int64_t before,
@@ -376,7 +452,7 @@ cdef int64_t describe_cells(
         with nogil:
             bad = check_cells(c, 0, n, &longest)
     if bad >= 0:
-        raise malformed(name, f"row {before + bad} points outside the column's memory")
+        raise outside(name, before + bad, fault_of(c, bad))
     never_null(c)
     if c.indices != NULL:
         never_null(words)
@@ -400,16 +476,12 @@ cdef int point_cells(
     cdef int layout = bytes_layout(s, name)
     cdef int64_t first
     cdef int64_t needed = plus(skip, n, name)
-    if a == NULL:
-        raise malformed(name, "its array is missing")
     if s.dictionary != NULL:
-        check_shape(a, 2, needed, name)
-        if a.dictionary == NULL:
-            raise malformed(name, "its dictionary is missing")
-        if a.dictionary == a or a.dictionary.dictionary != NULL:
-            raise malformed(name, "its dictionary's words are a dictionary")
+        check_array(s, a, 2, 0, needed, name)
+        of = f"{name}, dictionary"
+        check_counts(a.dictionary, of)
         c.word_count = a.dictionary.length
-        point_cells(words, NULL, s.dictionary, a.dictionary, 0, c.word_count, c.word_count <= n, name)
+        point_cells(words, NULL, s.dictionary, a.dictionary, 0, c.word_count, c.word_count <= n, of)
         c.index = number_kind(s.format)
         c.words = words
         if n > 0 and a.buffers[1] == NULL:
@@ -417,14 +489,14 @@ cdef int point_cells(
         # Never NULL: a column with `indices` is a dictionary.
         c.indices = <const uint8_t*>a
     elif layout == ABSENT:
-        return check_shape(a, 0, needed, name)
+        return check_array(s, a, 0, 0, needed, name)
     elif layout == VIEWS:
+        check_array(s, a, -1, 0, needed, name)
         # A view refers to its buffer by an int32.
         if not 3 <= a.n_buffers <= <int64_t>0x7FFFFFFF:
             raise malformed(name, f"it has {a.n_buffers} buffers, its type needs at least 3")
-        check_shape(a, -1, needed, name)
     else:
-        check_shape(a, 2 if layout == FIXED else 3, needed, name)
+        check_array(s, a, 2 if layout == FIXED else 3, 0, needed, name)
     c.layout = layout
     if layout == FIXED and c.indices == NULL:
         c.width = fixed_width(s.format, name)
@@ -459,15 +531,13 @@ cdef int point_cells(
 
 
 cdef int describe_numbers(
-    Numbers* c, const ArrowArray* a, int64_t skip, int64_t n, str name
+    Numbers* c, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name
 ) except -1:
     """Makes a column of numbers from an array; ``kind`` must be set."""
-    if a == NULL:
-        raise malformed(name, "its array is missing")
     if c.kind == NO_NUMBER:
         # The type null: treated like a missing column.
-        return check_shape(a, 0, plus(skip, n, name), name)
-    check_shape(a, 2, plus(skip, n, name), name)
+        return check_array(s, a, 0, 0, plus(skip, n, name), name)
+    check_array(s, a, 2, 0, plus(skip, n, name), name)
     if n == 0:
         return 0
     if a.buffers[1] == NULL:
@@ -641,14 +711,16 @@ cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noe
     return -1
 
 
-cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
-    """The first row with a key or a value that points outside its memory; -1: none."""
+cdef int64_t check_elements(const Headers* h, int64_t n, const Cells** wrong) noexcept nogil:
+    """The first element, counted from ``base``, whose key or value points outside its memory; -1: none.
+
+    ``wrong``: set to its column, the keys or the values.
+    """
     cdef int64_t longest = 0
     cdef int64_t row
     cdef int64_t start = 0
     cdef int64_t end = 0
     cdef int64_t bad
-    cdef int64_t begun_row = 0
     cdef int64_t begun = 0
     cdef int64_t ended = 0
     # Lists usually are contiguous, so many rows are checked together.
@@ -662,14 +734,30 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
             if start - h.base == ended:
                 ended = end - h.base
                 continue
-        bad = check_cells(&h.key, begun, ended, &longest)
-        if bad >= 0 or check_cells(&h.value, begun, ended, &longest) >= 0:
-            return begun_row
+        wrong[0] = &h.key
+        bad = check_cells(wrong[0], begun, ended, &longest)
+        if bad < 0:
+            wrong[0] = &h.value
+            bad = check_cells(wrong[0], begun, ended, &longest)
+        if bad >= 0:
+            return bad
         if row < n:
-            begun_row = row
             begun = start - h.base
             ended = end - h.base
     return -1
+
+
+cdef int64_t row_with(const Headers* h, int64_t n, int64_t element) noexcept nogil:
+    """The first of ``n`` rows whose list has that element, counted from ``base``."""
+    cdef int64_t row
+    cdef int64_t start
+    cdef int64_t end = 0
+    for row in range(n):
+        if h.validity == NULL or bit_at(h.validity, h.first_bit + row):
+            start = list_at(h, row, &end)
+            if start <= h.base + element < end:
+                return row
+    return 0
 
 
 cdef int64_t describe_headers(
@@ -689,24 +777,23 @@ cdef int64_t describe_headers(
     cdef int key = 0
     cdef int64_t unreadable = -1
     cdef int64_t buffers = 2
+    cdef const Cells* wrong = NULL
     cdef const uint8_t* at = NULL
-    if a == NULL:
-        raise malformed(name, "its array is missing")
     if layout == NO_LISTS:
-        check_shape(a, 0, plus(skip, n, name), name)
+        check_array(s, a, 0, 0, plus(skip, n, name), name)
         return largest
     if layout == FIXED_LISTS:
         buffers = 1
     elif layout in (LIST_VIEWS32, LIST_VIEWS64):
         buffers = 3
-    check_shape(a, buffers, plus(skip, n, name), name)
-    if a.n_children != 1 or a.children == NULL or a.children[0] == NULL:
-        raise malformed(name, f"a list has {a.n_children} children")
+    check_array(s, a, buffers, 1, plus(skip, n, name), name)
     pairs = a.children[0]
     pair = s.children[0]
-    check_shape(pairs, 1 if pair.n_children else 0, 0, name)
-    if pair.n_children and (pairs.n_children != 2 or pairs.children == NULL):
-        raise malformed(name, f"its structs have {pairs.n_children} fields, their type 2")
+    # Either structs of two fields, or of the type null.
+    if strcmp(pair.format, "n") == 0:
+        check_array(pair, pairs, 0, 0, 0, f"{name}, elements")
+    else:
+        check_array(pair, pairs, 1, 2, 0, f"{name}, elements")
     if n == 0:
         return largest
     h.layout = layout
@@ -732,7 +819,11 @@ cdef int64_t describe_headers(
     with nogil:
         bad = elements_of(h, n, pairs.length, &last)
     if bad >= 0:
-        raise malformed(name, f"row {before + bad} points outside the column's memory")
+        row = list_at(h, bad, &size)
+        raise outside(
+            name, before + bad,
+            f"its list is from element {row} to {size}, the column has the elements 0 to {pairs.length}",
+        )
     if pair.n_children == 2:
         # By name if the names are (value, key), else by position.
         if field_is(pair.children[0], "value") and field_is(pair.children[1], "key"):
@@ -746,9 +837,12 @@ cdef int64_t describe_headers(
         point_cells(&h.value, &h.value_words, pair.children[key], child, row, size, False, f"{name}, value")
         take_validity(pairs, h.base, last - h.base, False, name, &h.struct_validity, &h.struct_bit)
     with nogil:
-        bad = check_elements(h, n)
+        bad = check_elements(h, n, &wrong)
     if bad >= 0:
-        raise malformed(name, f"row {before + bad} points outside the column's memory")
+        raise outside(
+            name, before + row_with(h, n, bad),
+            f"the {'key' if wrong == &h.key else 'value'} of a header: {fault_of(wrong, bad)}",
+        )
     never_null(&h.key)
     never_null(&h.key_words)
     never_null(&h.value)

@@ -39,7 +39,7 @@ from cyproducer.records.columnar cimport (
     bit_at,
     bytes_layout,
     cell,
-    check_shape,
+    check_array,
     describe_cells,
     describe_headers,
     describe_numbers,
@@ -47,7 +47,6 @@ from cyproducer.records.columnar cimport (
     headers_size_at,
     headers_type,
     load64,
-    malformed,
     number,
     partition_type,
     plus,
@@ -126,12 +125,10 @@ cdef class RowSource:
             columns = a.children
             r = &self.batches[i]
             r.count = a.length
-            check_shape(a, 1, 0, "data")
-            if plus(self.count, r.count, "data") > MOST_ROWS:
+            check_array(&t.schema, a, 1, t.schema.n_children, 0, None)
+            if plus(self.count, r.count, None) > MOST_ROWS:
                 raise ValueError(f"data: has {self.count + r.count} rows: a call takes at most {MOST_ROWS}")
-            if columns == NULL and a.n_children > 0:
-                raise malformed("data", "its columns are missing")
-            take_validity(a, 0, a.length, True, "data", &bits, &first)
+            take_validity(a, 0, a.length, True, None, &bits, &first)
             if bits != NULL:
                 whole = first_null(bits, first, a.length)
                 raise ValueError(f"data: row {self.count + whole} is null: a row must be a struct")
@@ -152,10 +149,16 @@ cdef class RowSource:
                 ))
             if partition >= 0:
                 partition_type(t.schema.children[partition], &r.partition, self.partition_name)
-                describe_numbers(&r.partition, columns[partition], a.offset, r.count, self.partition_name)
+                describe_numbers(
+                    &r.partition, t.schema.children[partition], columns[partition], a.offset, r.count,
+                    self.partition_name,
+                )
             if timestamp >= 0:
                 timestamp_type(t.schema.children[timestamp], &r.timestamp, self.timestamp_name)
-                describe_numbers(&r.timestamp, columns[timestamp], a.offset, r.count, self.timestamp_name)
+                describe_numbers(
+                    &r.timestamp, t.schema.children[timestamp], columns[timestamp], a.offset, r.count,
+                    self.timestamp_name,
+                )
             self.count += r.count
             self.batch_count += 1
         self.keyed = key >= 0

@@ -72,13 +72,13 @@ def test_a_batch_is_released_once_whether_sent_or_refused() -> None:
         (BYTES, {}, set_field("null_count", 1, child=0), "there is no validity bitmap"),
         (BYTES, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type needs 3"),
         (BYTES, {}, set_buffer(1, None), "its offsets are missing"),
-        (BYTES, {}, set_buffer(1, OFFSETS), "row 1 points outside"),
-        (BYTES, {}, set_buffer(1, NEGATIVE), "row 0 points outside"),
-        (BYTES, {}, set_buffer(2, None), "row 0 points outside"),
+        (BYTES, {}, set_buffer(1, OFFSETS), "row 1 points outside .*: its offsets are 5 and 3: must be"),
+        (BYTES, {}, set_buffer(1, NEGATIVE), "row 0 points outside .*: its offsets are -4 and 0: must be"),
+        (BYTES, {}, set_buffer(2, None), "row 0 points outside .*: the data is missing"),
         (VIEWS, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type needs at least 3"),
-        (VIEWS, {}, set_buffer(1, VIEW), "row 0 points outside"),
+        (VIEWS, {}, set_buffer(1, VIEW), "row 0 points outside .*: it is in buffer 7 of values, there are 1"),
         (NUMBERS, {"partition": "n"}, set_buffer(1, None, child=1), "its data is missing"),
-        (WORDS, {}, set_buffer(1, INDICES), "row 1 points outside"),
+        (WORDS, {}, set_buffer(1, INDICES), "row 1 points outside .*: its index is 9, its dictionary has 2"),
         (WORDS, {}, set_field("dictionary", None, child=0), "its dictionary is missing"),
     ],
 )  # fmt: skip
@@ -154,6 +154,17 @@ def many_fields() -> Made:
     return Made(of_columns(schema), rows_of(1, rows_of(1)))
 
 
+def released(array: Any) -> Any:
+    array.release = None
+    return array
+
+
+def with_released_type() -> Made:
+    made = one("z", binaries(1))
+    made.schema.children[0].contents.release = None
+    return made
+
+
 def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
     pair = made_schema("+s", "", [made_schema("w:0", "key"), made_schema("n", "value")])
     schema = of_columns(made_schema("w:0", "value"), made_schema("+L", "h", [pair]))
@@ -213,14 +224,54 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
             "rows exceed",
         ),
         (lambda: words_of("w:1", made_array(1, None, b"a"), None, None), "its indices are missing"),
+        (
+            lambda: words_of("w:1", made_array(-1, None, b"a"), None, bytes(8)),
+            "column .value, dictionary.: malformed Arrow data: length -1: must be at least 0",
+        ),
+        (
+            lambda: words_of("w:1", made_array(-(2**63), None, b"a"), None, bytes(8)),
+            "column .value, dictionary.: .*length -9",
+        ),
+        (lambda: one("w:1", made_array(1, None, b"a", null_count=-2)), "null_count -2: must be -1, for un"),
+        # What does not match the type.
+        (
+            lambda: one("w:1", made_array(1, None, b"a", children=[binaries(1)])),
+            "it has 1 children, its type needs 0",
+        ),
+        (
+            lambda: Made(
+                of_columns(made_schema("z", "value", [made_schema("n")])),
+                rows_of(1, made_array(1, None, bytes(8), b"", children=[made_array(1)])),
+            ),
+            "its schema has 1 children, its type needs 0",
+        ),
+        (
+            lambda: one("w:8", made_array(1, None, bytes(8), dictionary=binaries(1))),
+            "it has a dictionary, its type has none",
+        ),
+        (
+            lambda: with_headers(made_array(1, None, None), 1, bytes(16), n_children=2),
+            "column 'h': .*it has 2 children, its type needs 1",
+        ),
+        # What is released.
+        (lambda: one("z", released(binaries(1))), "column 'value': .*its array is already released"),
+        (with_released_type, "column 'value': .*its schema is already released"),
+        (
+            lambda: words_of("w:1", released(made_array(1, None, b"a")), None, bytes(8)),
+            "column 'value, dictionary': .*its array is already released",
+        ),
+        (
+            lambda: with_headers(released(made_array(1, None, None)), 1, struct.pack("<qq", 0, 1)),
+            "column 'h, key': .*its array is already released",
+        ),
         # Pointers.
         (lambda: one("z", None), "its array is missing"),
         (lambda: one("z", binaries(1, buffers=NONE)), "it has no buffers"),
-        (lambda: without_children(one("z", binaries(1))), "its columns are missing"),
+        (lambda: without_children(one("z", binaries(1))), "its children are missing"),
         (lambda: Made(of_columns(None), rows_of(1, binaries(1))), "child 0 of a field of its"),
         (lambda: one(NONE, binaries(1)), "it has no type"),
-        (lambda: Made(made_schema(NONE), rows_of(1)), "its schema is already released"),
-        (round_array, "its dictionary's words are a dictionary"),
+        (lambda: Made(made_schema(NONE), rows_of(1)), "its schema has no type"),
+        (round_array, "column .value, dictionary.: .*it has a dictionary, its type has none"),
         (round_schema, "more than 64 levels"),
         (deep_schema, "more than 64 levels"),
         (many_fields, "1048576 fields"),
