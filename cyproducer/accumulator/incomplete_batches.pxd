@@ -29,5 +29,4 @@ cdef class Incomplete:
     cdef int abandon(self, Batch* b, object error) except -1
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil
-    cdef bint compresses(self) noexcept nogil
-    cdef Batch* unfinished_batch(self, bint queued, bint in_flight) noexcept nogil
+    cdef Batch* unfinished_batch(self, bint queued, bint in_flight, bint* compressing) noexcept nogil

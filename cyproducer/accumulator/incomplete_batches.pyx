@@ -204,32 +204,28 @@ cdef class Incomplete:
         pthread_mutex_unlock(&self.c.lock)
         return found
 
-    cdef Batch* unfinished_batch(self, bint queued, bint in_flight) noexcept nogil:
+    cdef Batch* unfinished_batch(self, bint queued, bint in_flight, bint* compressing) noexcept nogil:
         """The oldest batch that is in a queue, if ``queued``, or in flight, if ``in_flight``; or NULL.
 
-        Closes it, and skips batches that are being compressed, for the reasons given in ``overdue``.
+        Closes it, and skips batches that are being compressed, for the reasons given in ``overdue``. Sets
+        ``compressing`` if it skips one that is wanted. Looked for in a critical section of its own, a batch
+        whose compression ends in between would be missed twice.
         """
         cdef Batch* b
+        compressing[0] = False
         pthread_mutex_lock(&self.c.lock)
         b = self.c.oldest
-        while b != NULL and (b.state == SEALING or not (in_flight if b.in_request else queued)):
+        while b != NULL:
+            if in_flight if b.in_request else queued:
+                if b.state == SEALING:
+                    compressing[0] = True
+                else:
+                    break
             b = b.newer
         if b != NULL and b.state == OPEN:
             b.state = SEALED
         pthread_mutex_unlock(&self.c.lock)
         return b
-
-    cdef bint compresses(self) noexcept nogil:
-        """Whether an application thread is compressing a batch."""
-        cdef Batch* b
-        cdef bint found = False
-        pthread_mutex_lock(&self.c.lock)
-        b = self.c.oldest
-        while b != NULL and not found:
-            found = b.state == SEALING and not b.in_request
-            b = b.newer
-        pthread_mutex_unlock(&self.c.lock)
-        return found
 
     # Flushing and closing
 

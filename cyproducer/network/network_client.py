@@ -436,8 +436,10 @@ class NetworkClient:
         connections_ms = self._connector.tick(now_ms, self._busy())
         self._track_topics(now_ms)
         while self._purges:
-            purge = self._purges.popleft()
-            self._sender.purge(purge.queued, purge.in_flight, purge.error)
+            purge = self._purges[0]
+            if self._sender.purge(purge.queued, purge.in_flight, purge.error):
+                break
+            del self._purges[0]
             purge.done.set()
         for name in list(self._shrunk):
             self._apply(name)
@@ -454,7 +456,7 @@ class NetworkClient:
             self._fail_denied(self._denied)
         # The steps above may have set a timeout after the connector's tick.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
-        if self._shrunk:
+        if self._shrunk or self._purges:
             connections_ms = min(connections_ms, COMPRESSING_MS)
         lines_ms = self._log_limit.flush(now_ms)
         return max(0.0, min(overdue_ms, identity_ms, questions_ms, metadata_ms, connections_ms, lines_ms))

@@ -752,13 +752,14 @@ cdef class Sender:
         one: call it again.
         """
         cdef Batch* b
+        cdef bint compressing = False
         if queued:
             for name in self.parked_topics():
                 self.fail_parked(name, told(error, False))
         while True:
-            b = self.accumulator.unfinished_batch(queued, in_flight)
+            b = self.accumulator.unfinished_batch(queued, in_flight, &compressing)
             if b == NULL:
-                return self.accumulator.compresses()
+                return compressing
             batch_purged(self, b, error)
 
     cdef int fail_rest(self, object error) except -1:

@@ -21,6 +21,8 @@ from tests.confluent.conftest import Make
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.network.transacting import Running
+from tools.harness.until import until_blocked
 
 
 class Reports:
@@ -523,6 +525,36 @@ def test_after_a_purge_records_of_the_same_topic_are_sent(cluster: ScriptedClust
     producer.produce("later", b"2")
     assert producer.flush(WAIT_S) == 0
     assert cluster.topics["later"].values == [b"2"]
+
+
+def test_a_purge_waits_for_a_batch_that_is_being_compressed(
+    cluster: ScriptedCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressing, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            compressing.set()
+            assert go_on.wait(WAIT_S)
+            return bytes(data)
+
+    monkeypatch.setattr("cyproducer.records.compression.compressor_for", lambda *_: Slow())
+    reports = Reports()
+    producer = make({"compression.type": "gzip", "batch.size": 1000, "linger.ms": 1000})
+    assert producer.kafka_producer.partitions_for("orders")
+    producer.produce("orders", bytes(600), b"k", 0, reports)
+    filling = Running(producer.produce, "orders", bytes(600), b"k", 0, reports)
+    assert compressing.wait(WAIT_S)
+    purge = Running(producer.purge)
+    until_blocked(purge.thread)
+    assert purge.running
+    go_on.set()
+    filling.outcome()
+    purge.outcome()
+    producer.poll(0)
+    assert len(reports.errors) == 2
 
 
 def test_a_producer_whose_constructor_was_not_called_is_closed() -> None:
