@@ -107,6 +107,7 @@ class TransactionalCalls:
             AbortableError: a record has failed, or was not accepted by ``send()``: call
                 ``abort_transaction()``. The cause is the first error.
             ApplicationRecoverableError: this producer was fenced, or has failed otherwise: make a new one.
+                All futures are done.
             KafkaTimeoutError: the outcome is not known yet.
             IllegalStateError: no transaction is open.
         """
@@ -120,6 +121,7 @@ class TransactionalCalls:
 
         Raises:
             ApplicationRecoverableError: this producer was fenced, or has failed otherwise: make a new one.
+                All futures are done.
             KafkaTimeoutError: not acknowledged in time; the same call goes on.
             IllegalStateError: no transaction is open, or its commit may already have been sent.
         """

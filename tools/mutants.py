@@ -2014,6 +2014,31 @@ MUTANTS = [
         ("tests/network/test_transaction_calls.py::test_a_call_that_waits_ends_with_the_producer",),
     ),
     Mutant(
+        "in-flight-pending-after-the-end",
+        "cyproducer/network/transaction_client.py",
+        "self._sender.purge(True, fatal, ",
+        "self._sender.purge(True, False, ",
+        (
+            "tests/network/test_transaction_client.py::test_a_call_of_a_fenced_producer_leaves_no_record_pending",
+        ),
+    ),
+    Mutant(
+        "compressed-pending-after-the-end",
+        "cyproducer/network/transaction_client.py",
+        "        self._unsettled = fatal and compressing\n",
+        "",
+        (
+            "tests/network/test_transaction_client.py::test_a_call_of_a_fenced_producer_waits_for_a_batch_that_is_being_compressed",
+        ),
+    ),
+    Mutant(
+        "purged-without-the-compressed-one",
+        "cyproducer/network/network_client.py",
+        "in_flight, purge.error):\n                break\n",
+        "in_flight, purge.error):\n                pass\n",
+        ("tests/confluent/test_producer.py::test_a_purge_waits_for_a_batch_that_is_being_compressed",),
+    ),
+    Mutant(
         "level-kept-for-all-calls",
         "cyproducer/network/coordinators.py",
         "                if now_s - asked_s <= LEVEL_AGE_S and question.error is None:\n",

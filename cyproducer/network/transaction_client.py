@@ -125,6 +125,8 @@ class TransactionClient:
         self._refused_as: State | None = None
         self._hurried = False
         self._calls: list[Call] = []
+        # Whether the producer has failed for good and a record has no outcome yet.
+        self._unsettled = False
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.
         self._changed = Condition()
@@ -291,7 +293,12 @@ class TransactionClient:
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
     def _notify(self) -> None:
-        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once."""
+        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once.
+
+        After a fatal error no call waits for ``is_drained``, but no future may be pending either.
+        """
+        if self._unsettled:
+            return
         waiting = [call for call in self._calls if not call.done]
         if len(waiting) < len(self._calls) or any(not call.released for call in waiting):
             with self._changed:
@@ -339,7 +346,7 @@ class TransactionClient:
                 # Whatever the reason was: a transaction is not committed without one of its records.
                 error = self._sender.unplaced or errors.KafkaError("a record of the transaction has failed")
                 self.machine.fail(error, 0, True)
-            compressing = self.machine.failed and self._sender.purge(True, False, self.machine.record_error())
+            compressing = self._give_up_records()
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
                 return COMPRESSING_MS if compressing else math.inf
@@ -350,6 +357,19 @@ class TransactionClient:
                 return wait_ms
             if self._send(request, connection, now_ms):
                 return float(self._config.request_timeout_ms)
+
+    def _give_up_records(self) -> bool:
+        """Fails what is not to be sent any more; returns whether a batch is left that a thread compresses.
+
+        After a fatal error what is in flight fails, too. An abort waits for the responses, since a late
+        request could become part of the next transaction. After a fatal error there is none.
+        """
+        if not self.machine.failed:
+            return False
+        fatal = self.machine.state is State.FATAL_ERROR
+        compressing = self._sender.purge(True, fatal, self.machine.record_error())
+        self._unsettled = fatal and compressing
+        return compressing
 
     def _connection(self, request: Request, now_ms: float) -> tuple[Connection | None, float]:
         """Returns a connection for the request, or None and when to try again."""

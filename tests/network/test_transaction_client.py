@@ -643,6 +643,88 @@ def test_a_producer_that_was_fenced_says_so_from_then_on(cluster: ScriptedCluste
         assert trace(cluster) == before
 
 
+@pytest.mark.parametrize("last", ["offsets", "commit", "abort"])
+def test_a_call_of_a_fenced_producer_leaves_no_record_pending(cluster: ScriptedCluster, last: str) -> None:
+    """One broker has not answered a Produce request when another one says that the producer is fenced."""
+    hold, fencing = threading.Event(), threading.Event()
+    cluster.coordinator.nodes["tx"] = cluster.coordinator.nodes["g"] = 2
+
+    def script(received: Received) -> Act | None:
+        if received.api_key == PRODUCE and received.connection.node.id == 1:
+            return Act(hold=hold)
+        if received.api_key == TXN_OFFSET_COMMIT:
+            return Act(hold=fencing, error=FENCED)
+        return None
+
+    cluster.script = script
+    with transacting(cluster, max_in_flight_requests_per_connection=1) as producer:
+        producer.begin_transaction()
+        flying = producer.send("t", b"1", partition=0)
+        cluster.wait_for_requests(PRODUCE, 1)
+        futures = [flying, producer.send("t", b"2", partition=0), producer.send("unknown", b"3")]
+        call = offsets = Running(producer.send_offsets_to_transaction, OFFSETS, GROUP, WAIT_S)
+        cluster.wait_for_requests(TXN_OFFSET_COMMIT, 1)
+        if last != "offsets":
+            call = Running(getattr(producer, f"{last}_transaction"), WAIT_S)
+            state = State.COMMITTING if last == "commit" else State.ABORTING
+            until(lambda: state_of(producer) is state, "the call")
+        if last == "abort":
+            with pytest.raises(errors.IllegalStateError, match="was called meanwhile"):
+                offsets.outcome()
+        fencing.set()
+        with pytest.raises(errors.ProducerFencedError):
+            call.outcome()
+        assert [future.is_done for future in futures] == [True] * 3
+        assert {type(future.exception) for future in futures} == {errors.TransactionAbortedError}
+        assert flying.exception.maybe_written is True  # type: ignore[union-attr]
+        for call_again in (producer.abort_transaction, producer.begin_transaction):
+            with pytest.raises(errors.ProducerFencedError):
+                call_again()
+        hold.set()
+        # The answer comes too late to change an outcome, and its batch is let go of.
+        accumulator = producer._runtime.accumulator
+        until(lambda: accumulator.pool.used_bytes == 0, "the end of the batch")
+        assert flying.failed()
+
+
+def test_a_call_of_a_fenced_producer_waits_for_a_batch_that_is_being_compressed(
+    first: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that compresses it has finished: it fails, or is sent and then fails or is acknowledged."""
+    compressing, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            compressing.set()
+            assert go_on.wait(WAIT_S)
+            return bytes(data)
+
+    monkeypatch.setattr("cyproducer.records.compression.compressor_for", lambda *_: Slow())
+    given = {"compression_type": "gzip", "batch_size": 1000, "linger_ms": 1000}
+    with transacting(first, **given) as producer:
+        assert producer.partitions_for("t")
+        producer.begin_transaction()
+        futures = [producer.send("t", bytes(600), partition=0)]
+        first.act(ADD_OFFSETS_TO_TXN, Act(error=FENCED))
+        filling = Running(producer.send, "t", bytes(600), None, None, 0)
+        assert compressing.wait(WAIT_S)
+        offsets = Running(producer.send_offsets_to_transaction, OFFSETS, GROUP, WAIT_S)
+        until(lambda: state_of(producer) is State.FATAL_ERROR, "the fatal error")
+        abort = Running(producer.abort_transaction, WAIT_S)
+        until(lambda: not client_of(producer)._submitted, "the abort")
+        assert offsets.running
+        assert abort.running
+        assert not futures[0].is_done
+        go_on.set()
+        futures.append(filling.outcome())
+        for call in (offsets, abort):
+            with pytest.raises(errors.ProducerFencedError):
+                call.outcome()
+            assert all(future.is_done for future in futures)
+
+
 def test_a_fenced_end_of_the_second_protocol_is_decided_by_the_abort(second: ScriptedCluster) -> None:
     for last in (0, FENCED):
         with transacting(second) as producer:

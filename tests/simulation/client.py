@@ -189,6 +189,25 @@ class Client:
         while any(sent.future.is_done for sent in self.open) and self.completions.run_next(0):
             pass
 
+    def flush(self) -> None:
+        """Flushes, and looks once a millisecond whether that is done: then every record has an outcome."""
+        if self.closing:
+            return
+        if not self.accumulator.flush(0):
+            self.world.after(1.0, self.flush)
+            return
+        self.world.say("flush() returns")
+        self.check_outcomes("flush() returns")
+
+    def check_outcomes(self, what: str) -> None:
+        left = self.pending
+        assert not left, f"{what}, and records {left} have no outcome"
+
+    @property
+    def pending(self) -> list[int]:
+        """The numbers of the records without an outcome."""
+        return [sent.number for sent in self.open if not sent.future.is_done]
+
     # Running
 
     def step(self) -> None:
@@ -203,6 +222,7 @@ class Client:
         self.accumulator.close()
         error = errors.ProducerClosedError("the producer was closed before the record was acknowledged")
         assert self.sender.abort(error) == 0, "a batch is left after abort()"
+        self.check_outcomes("close(0) returns")
         self.sender.release()
         self.selector.close()
         self.control.close()

@@ -151,6 +151,7 @@ def history_of(seed: int, idempotence: bool | None = None, authentication: bool 
     _add_rejected(random.Random(seed ^ 0x467), history)
     _add_topics_made_anew(random.Random(seed ^ 0xDE1), history, length_ms)
     _add_forgetting(random.Random(seed ^ 0xF06), history)
+    _add_flushes(random.Random(seed ^ 0xF1), history, length_ms)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -392,6 +393,13 @@ def _add_forgetting(rng: random.Random, history: History) -> None:
         history.options["metadata_max_idle_ms"] = rng.choice((1, 10, 50))
         # Time to get its metadata again.
         history.options["max_block_ms"] = max(history.options["max_block_ms"], 500)
+
+
+def _add_flushes(rng: random.Random, history: History, length_ms: float) -> None:
+    """Makes the client flush; with its own generator, like limits."""
+    if rng.random() < 0.15:
+        for _ in range(rng.choice((1, 3))):
+            history.events.append(Event(rng.uniform(0, length_ms), "flush", ()))
 
 
 def _add_probe(history: History) -> None:

@@ -419,6 +419,14 @@ MUTATIONS = [
         True,
     ),
     Mutation(
+        "pending-after-the-end",
+        "what is in flight when a producer fails for good stays pending",
+        CLIENT,
+        "self._sender.purge(True, fatal, ",
+        "self._sender.purge(True, False, ",
+        True,
+    ),
+    Mutation(
         "lost-offsets",
         "offsets with a retriable error count as committed",
         TRANSACTIONS,

@@ -106,6 +106,9 @@ class Simulation(Trouble):
         if not self.client.closing:
             self.client.send(topic, value, key, partition)
 
+    def flush(self) -> None:
+        self.client.flush()
+
     def freeze(self, span_ms: float) -> None:
         """The client's process does not run for a while: it sees the clock jump."""
         self.world.say(f"the client freezes for {span_ms:.0f} ms")

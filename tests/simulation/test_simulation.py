@@ -97,6 +97,7 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
         "its session has ended",
         "the vault is closed",
         "background tasks take up to",
+        "flush() returns",
         "trying again, as the session still lasts",
         *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 46, 47, 56, 59, 87)),
     ):

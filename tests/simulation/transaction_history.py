@@ -79,6 +79,8 @@ class TransactionHistory:
     frozen: list[tuple[float, float]] = field(default_factory=list)
     drops_refused: bool = False
     """Whether transactions go on without records that a broker refuses for their content."""
+    races: bool = False
+    """Whether the other program makes a new producer, too, when its producer was fenced."""
 
     @property
     def must_commit(self) -> bool:
@@ -139,10 +141,24 @@ def transaction_history_of(seed: int) -> TransactionHistory:
         history.zombie_at_ms = rng.uniform(0, length_ms)
         history.zombie_plans = [_plan(rng, topics) for _ in range(rng.choice((1, 2)))]
     history.events.sort(key=lambda event: event.at_ms)
+    _add_race(random.Random(f"race of {seed}"), history)
     refusals = random.Random(f"refusals of {seed}")
     if not calm and refusals.random() < 0.15:
         _add_refusals(refusals, history)
     return history
+
+
+def _add_race(rng: random.Random, history: TransactionHistory) -> None:
+    """Two programs take the id from each other, again and again; with its own generator, so that adding it
+    did not change all other histories."""
+    if rng.random() >= 0.08:
+        return
+    history.races = True
+    history.zombie_at_ms = rng.uniform(0, 20)
+    history.zombie_plans = [_plan(rng, history.topics) for _ in range(8)]
+    history.plans = [_plan(rng, history.topics) for _ in range(8)]
+    for plan in (*history.plans, *history.zombie_plans):
+        plan.before_ms = 0.0
 
 
 def _add_refusals(rng: random.Random, history: TransactionHistory) -> None:

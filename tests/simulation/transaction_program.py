@@ -348,21 +348,28 @@ class Program:
         """Waits for a call; raises its error, or ``KafkaTimeoutError``."""
         machine = self.client.transactions
         self.world.say(f"{self.client.config.client_id}: {name}")
-        yield Until(lambda: call.done, self.world.now_ns + int(timeout_ms * NS_PER_MS))
+        yield Until(lambda: call.told, self.world.now_ns + int(timeout_ms * NS_PER_MS))
         machine.give_up(call)
         return self._result(call, name)
 
     def _result(self, call: Call, name: str) -> Any:
         client_id = self.client.config.client_id
-        if not call.done:
+        if not call.told:
             self.world.say(f"{client_id}: {name} times out")
             raise errors.KafkaTimeoutError(f"{name} timed out")
         if call.error is not None:
             self.world.say(f"{client_id}: {name} raises {call.error!r}")
             self._check_error(call.error, name)
+            if self.client.transactions.machine.state is State.FATAL_ERROR:
+                self._check_outcomes(f"{name} raises {call.error!r}")
             raise errors.copied(call.error)
         self.world.say(f"{client_id}: {name} succeeds")
         return call.result
+
+    def _check_outcomes(self, what: str) -> None:
+        """After an error that ends the producer, as after a success, no outcome comes later."""
+        if left := self.client.pending:
+            self.wrong.append(f"{what}, and records {left} have no outcome")
 
     def _check_error(self, error: BaseException, name: str) -> None:
         if not isinstance(error, errors.KafkaError):
@@ -492,13 +499,13 @@ class Program:
         call = calls.begin_end(event, not awaits_callbacks)
         try:
             if awaits_callbacks:
-                yield Until(lambda: call.done or call.accepted, deadline_ns)
+                yield Until(lambda: call.told or call.accepted, deadline_ns)
                 yield Until(lambda: call.done or self._is_flushed(), deadline_ns)
                 if not call.done:
                     if not self._is_flushed():
                         raise errors.KafkaTimeoutError(f"{name} timed out in its flush")
                     calls.release(call)
-            yield Until(lambda: call.done, deadline_ns)
+            yield Until(lambda: call.told, deadline_ns)
         finally:
             calls.give_up(call)
         return self._result(call, name)

@@ -83,7 +83,7 @@ class TransactionSimulation(Trouble):
         if not history.must_commit:
             self.program.last_tries = 5
         self.zombie = self._program("z", history.zombie_plans)
-        self.zombie.replaces = False
+        self.zombie.replaces = history.races
         self.healed = False
         #: It took longer than a history may take.
         self.too_long = False
