@@ -134,9 +134,12 @@ class EmbeddedBroker:
                 or a topic given to the constructor cannot be created.
         """
         if importlib.util.find_spec("confluent_kafka") is None:
+            advice = "pip install 'cyproducer[testing]'"
+            if sys.version_info >= (3, 15):
+                advice = "it has no wheels for Python 3.15 and later"
             raise ModuleNotFoundError(
                 "EmbeddedBroker runs the mock cluster of the package confluent-kafka, which is missing: "
-                "pip install 'cyproducer[testing]'",
+                f"{advice}",
                 name="confluent_kafka",
             )
         with self._lock:

@@ -54,7 +54,7 @@ def checks() -> Iterator[Needed]:
         for line in section.get("deps", "").splitlines():
             if line and not line.startswith(("#", "{")):
                 yield Needed(f"tox.ini's {name}", Requirement(line))
-    for text in re.findall(r"pip install .*'(tox\b.*)'", (ROOT / "Makefile").read_text()):
+    for text in re.findall(r"pip install .*?'(tox\b[^']*)'", (ROOT / "Makefile").read_text()):
         yield Needed("the Makefile", Requirement(text))
 
 
