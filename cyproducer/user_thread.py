@@ -29,7 +29,7 @@ from cyproducer.base import hub_kinds
 from cyproducer.base.hubs import Event, look_for_hubs
 from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
 from cyproducer.base.threads import current_name, new_thread
-from cyproducer.base.words import line_prefix
+from cyproducer.base.words import line_prefix, printable
 
 MOST_LINES = 1000
 """Queued jobs above which a further log line is dropped and counted."""
@@ -194,7 +194,7 @@ class Log:
     """A logger for code that may run on a sender thread; handlers and filters run on ``user_thread``.
 
     The calling thread checks whether the level is enabled, without calling anything that a user can replace,
-    and formats the arguments into the text.
+    and formats the arguments into the text: one printable line.
     """
 
     def __init__(self, name: str, client_id: str | None = None) -> None:
@@ -240,7 +240,7 @@ class Log:
                 _emit,
                 self._logger,
                 level,
-                self._prefix + (text % args if args else text),
+                self._prefix + printable(text % args if args else text),
                 where,
                 exc_info,
                 time.time(),

@@ -864,8 +864,8 @@ MUTANTS = [
     Mutant(
         "error-text-decoded-strictly",
         "cyproducer/network/produce_response.pyx",
-        '        message = o.message[:o.message_size].decode("utf-8", "replace")\n',
-        '        message = o.message[:o.message_size].decode("utf-8")\n',
+        '        message = printable(o.message[:o.message_size].decode("utf-8", "replace"))\n',
+        '        message = printable(o.message[:o.message_size].decode("utf-8"))\n',
         ("tests/network/test_error_texts.py::test_an_error_message_that_is_not_utf_8_reaches_the_future",),
     ),
     Mutant(

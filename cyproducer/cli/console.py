@@ -7,17 +7,24 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from cyproducer.base.words import printable
+
 DRAW_EVERY_S = 0.1
 WRITE_EVERY_S = 1.0
 BAR_WIDTH = 30
 
 
-def say(stream: TextIO | None, text: str, end: str = "\n") -> None:
-    """Writes a line, at once. Does nothing if nobody can read it, as after ``| head`` has ended."""
+def say(stream: TextIO | None, *lines: str) -> None:
+    """Writes lines, at once, without control characters. Does nothing if nobody can read them, as after
+    ``| head`` has ended."""
+    _write(stream, "".join(f"{printable(line)}\n" for line in lines))
+
+
+def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return
     try:
-        stream.write(text + end)
+        stream.write(text)
         stream.flush()
     except OSError:
         discard(stream)
@@ -59,7 +66,7 @@ class Progress:
         """Show how much is done."""
         if self._shown and (now := time.monotonic()) >= self._next_s:
             self._next_s = now + (DRAW_EVERY_S if self._redrawn else WRITE_EVERY_S)
-            line = f"{self._bar(done)}{text}"
+            line = f"{self._bar(done)}{printable(text)}"
             if self._redrawn:
                 self._draw(line)
             else:
@@ -69,7 +76,7 @@ class Progress:
         """Clear the line for further output."""
         if self._width:
             self._draw("")
-            say(self._stream, "\r", end="")
+            _write(self._stream, "\r")
             self._width = 0
 
     def _bar(self, done: int) -> str:
@@ -81,7 +88,7 @@ class Progress:
 
     def _draw(self, line: str) -> None:
         # Blanks overwrite the rest of a longer previous line.
-        say(self._stream, f"\r{line:<{self._width}}", end="")
+        _write(self._stream, f"\r{line:<{self._width}}")
         self._width = len(line)
 
 
@@ -96,15 +103,17 @@ def amount(size: float) -> str:
     return f"{size:.1f} {units[0]}"
 
 
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns: names on the left, values on the right."""
+def table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """The lines of two columns: names on the left, values on the right."""
+    rows = [(printable(name), printable(value)) for name, value in rows]
     name_width = max(len(name) for name, _ in rows)
     value_width = max(len(value) for _, value in rows)
-    return "\n".join(f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in rows)
+    return [f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in rows]
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table with a head, each column as wide as its widest cell."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

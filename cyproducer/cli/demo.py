@@ -63,7 +63,7 @@ def demo(options: argparse.Namespace) -> int:
         finally:
             producer.close(5)
         print()
-        print(table(rows(totals, metrics)))
+        print("\n".join(table(rows(totals, metrics))))
         held = read_back(broker.bootstrap_servers)
     if held != totals.records:
         print(f"the broker holds {held:,} records, but {totals.records:,} were sent", file=sys.stderr)

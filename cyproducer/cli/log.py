@@ -19,7 +19,7 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; with its traceback if it has one."""
         if record.levelno != logging.ERROR or record.exc_info:
-            say(sys.stderr, self.format(record))
+            say(sys.stderr, *self.format(record).split("\n"))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from cyproducer.base.words import printable
 from cyproducer.cli import perf, produce, spark_recover, transactions
 from cyproducer.cli.console import discard, one_line, say
 from cyproducer.cli.settings import COMPRESSIONS, at_least
@@ -33,9 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 discard(stream)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Those of the subcommands are of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with a message about wrong usage, which may quote a file."""
+        super().error(printable(message))
+
+
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Returns the parser of the command line, and those of the subcommands by name."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="cyproducer",
         description="Sends records to Kafka. The per-record path runs in C.",
         epilog="cyproducer COMMAND --help has the options of a command, with examples.",

@@ -235,11 +235,11 @@ def _describe(options: argparse.Namespace, admin: TransactionAdmin) -> int:
             continue
         fields = _described_json(found)
         if options.json:
-            say(sys.stdout, json.dumps(fields))
+            say(sys.stdout, _json_line(fields))
             continue
         fields["partitions"] = ", ".join(f"{topic}-{partition}" for topic, partition in found.partitions)
         rows = [(name, "" if value is None else str(value)) for name, value in fields.items()]
-        say(sys.stdout, ("\n" if number else "") + table(rows))
+        say(sys.stdout, *([""] if number else []), *table(rows))
     return status
 
 
@@ -285,6 +285,11 @@ def _described_json(found: DescribedTransaction) -> dict[str, Any]:
     return found._asdict() | {"partitions": [list(each) for each in found.partitions]}
 
 
+def _json_line(fields: dict[str, Any]) -> str:
+    # The only control character that JSON leaves as it is. Escaped by say(), it would be no JSON.
+    return json.dumps(fields).replace("\x7f", r"\u007f")
+
+
 def _shown(outcome: Outcome) -> str:
     return outcome.value.replace("_", " ")
 
@@ -295,7 +300,7 @@ def _print(
     rows: Sequence[Sequence[str]],
     lines: Iterable[dict[str, Any]],
 ) -> None:
-    for line in map(json.dumps, lines) if options.json else columns(head, rows):
+    for line in map(_json_line, lines) if options.json else columns(head, rows):
         say(sys.stdout, line)
 
 

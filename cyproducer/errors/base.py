@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cyproducer.base.words import printable
 from cyproducer.errors.other_clients import MODULES, adopt
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class KafkaError(_Root):
 
     def __str__(self) -> str:
         name = type(self).__name__
-        return f"{name}: {', '.join(map(str, self.args))}" if self.args else name
+        # Printable: the arguments may have a broker's words, and the text becomes a line of a log.
+        return printable(f"{name}: {', '.join(map(str, self.args))}") if self.args else name
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == getattr(other, "args", None)

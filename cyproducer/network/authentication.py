@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cyproducer import errors
+from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.background import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
-from cyproducer.security.texts import printable
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.
@@ -161,7 +161,7 @@ class Authentication:
         """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""
         code = response.error_code
         if code == UNSUPPORTED_MECHANISM:
-            listed = printable(", ".join(response.mechanisms)) or "none"
+            listed = printable(", ".join(response.mechanisms), MOST_TEXT) or "none"
             wire = wire_mechanism(self._config)
             asked = "" if wire == self._mechanism else f", which goes by {wire}"
             raise errors.UnsupportedSaslMechanismError(
@@ -204,7 +204,7 @@ class Authentication:
         return self._done_ms + LEAST_INTERVAL_MS
 
     def _refused(self, response: SaslAuthenticateResponse) -> errors.KafkaError:
-        text = printable(response.error_message or "")
+        text = printable(response.error_message or "", MOST_TEXT)
         user = self._config.sasl_plain_username
         named = f" user {user!r}" if isinstance(user, str) else " this client"
         hint = f"; {self._note}" if self._note else ""

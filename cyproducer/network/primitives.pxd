@@ -29,6 +29,8 @@ cdef class Reader:
     cpdef int64_t uvarint(self, str field) except -1
     cpdef str string(self, str field)
     cpdef object nullable_string(self, str field)
+    cpdef str text(self, str field)
+    cpdef object nullable_text(self, str field)
     cpdef Py_ssize_t count(
         self, str field, int element_size, int64_t most=*, bint nullable=*
     ) except -1

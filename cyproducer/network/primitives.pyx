@@ -16,6 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
+from cyproducer.base.words import printable
 from cyproducer.errors import KafkaProtocolError
 
 
@@ -130,6 +131,19 @@ cdef class Reader:
             ) from error
         self.pos += length
         return value
+
+    cpdef str text(self, str field):
+        """Reads a string that is for people, or names a host: printable, see ``printable``.
+
+        ``string`` is for names that are compared and sent back. A host with characters that are escaped
+        here has no address, whether it is escaped or not.
+        """
+        return printable(self.string(field))
+
+    cpdef object nullable_text(self, str field):
+        """``text``, or None."""
+        cdef object value = self.nullable_string(field)
+        return None if value is None else printable(value)
 
     cpdef Py_ssize_t count(
         self, str field, int element_size, int64_t most=ELEMENTS, bint nullable=False

@@ -18,6 +18,7 @@ from cyproducer.accumulator.structures cimport Topic
 from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, put_u32
 from cyproducer.records.varint cimport put_uvarint
 
+from cyproducer.base.words import printable
 from cyproducer.control.apis import PRODUCE, PRODUCE_BY_TOPIC_ID
 
 cdef enum:
@@ -341,7 +342,7 @@ cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
         place = <int32_t>read_i32(&c)
         text = <const char*>read_text(&c, r.version >= FLEXIBLE, &size)
         if 0 <= place < records:
-            found[place] = text[:size].decode("utf-8", "replace") if size >= 0 else None
+            found[place] = printable(text[:size].decode("utf-8", "replace")) if size >= 0 else None
         if r.version >= FLEXIBLE:
             skip_tags(&c)
     return found

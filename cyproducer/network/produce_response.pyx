@@ -41,6 +41,7 @@ from cyproducer.network.transport cimport (
 )
 from cyproducer.records.big_endian cimport get_u32
 
+from cyproducer.base.words import printable
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.user_thread import Log
 
@@ -219,7 +220,7 @@ cdef int batch_refused(Sender sender, const Request* r, int32_t i) except -1:
     cdef const Outcome* o = &sender.outcomes[i]
     message = None
     if o.message_size >= 0:
-        message = o.message[:o.message_size].decode("utf-8", "replace")
+        message = printable(o.message[:o.message_size].decode("utf-8", "replace"))
     culprits = record_errors(r, o, r.batches[i].count) if o.record_error_count else {}
     return batch_failed(sender, r.batches[i], o.error_code, message, None, True, culprits)
 

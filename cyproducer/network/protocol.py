@@ -644,9 +644,9 @@ def _read_brokers(reader: Reader) -> tuple[list[BrokerInfo], list[str]]:
     left_out = []
     for _ in range(reader.count("brokers", 11 if reader.flexible else 12, MOST_BROKERS)):
         node_id = reader.int32("brokers.node_id")
-        host = reader.string("brokers.host")
+        host = reader.text("brokers.host")
         port = reader.int32("brokers.port")
-        rack = reader.nullable_string("brokers.rack")
+        rack = reader.nullable_text("brokers.rack")
         reader.skip_tags()
         problem = _node_problem(node_id, host, port)
         if problem is None:
@@ -701,7 +701,7 @@ def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> Metada
         throttle_time_ms = reader.int32("throttle_time_ms")
     brokers, left_out = _read_brokers(reader)
     if version >= 2:
-        cluster_id = reader.nullable_string("cluster_id")
+        cluster_id = reader.nullable_text("cluster_id")
     controller_id = reader.int32("controller_id")
     topics = _read_topics(reader, version, with_replicas)
     if 8 <= version <= 10:
@@ -728,11 +728,11 @@ def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
     brokers = []
     for _ in range(reader.count("node_endpoints", 11, MOST_BROKERS)):
         node_id = reader.int32("node_id")
-        host = reader.string("host")
+        host = reader.text("host")
         port = reader.int32("port")
         if problem := _node_problem(node_id, host, port):
             raise KafkaProtocolError(f"{reader.message}: {problem}")
-        rack = reader.nullable_string("rack")
+        rack = reader.nullable_text("rack")
         reader.skip_tags()
         brokers.append(BrokerInfo(node_id, host, port, rack))
     reader.finish()
@@ -774,13 +774,13 @@ def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorRespo
         reader.string("coordinators.key")
     else:
         error_code = reader.int16("error_code")
-        error_message = reader.nullable_string("error_message")
+        error_message = reader.nullable_text("error_message")
     node_id = reader.int32("node_id")
-    host = reader.string("host")
+    host = reader.text("host")
     port = reader.int32("port")
     if version >= 4:
         error_code = reader.int16("coordinators.error_code")
-        error_message = reader.nullable_string("coordinators.error_message")
+        error_message = reader.nullable_text("coordinators.error_message")
         reader.skip_tags()
     if error_code == 0 and (problem := _node_problem(node_id, host, port)):
         reader.fail("coordinator", f"is invalid: {problem}")
@@ -861,7 +861,7 @@ def decode_end_txn(version: int, frame: _Frame) -> EndTxnResponse:
 def _read_transaction(reader: Reader) -> TransactionDescription:
     error_code = reader.int16("transaction_states.error_code")
     transactional_id = reader.string("transaction_states.transactional_id")
-    state = reader.string("transaction_states.transaction_state")
+    state = reader.text("transaction_states.transaction_state")
     timeout_ms = reader.int32("transaction_states.transaction_timeout_ms")
     start_time_ms = reader.int64("transaction_states.transaction_start_time_ms")
     producer_id = reader.int64("transaction_states.producer_id")
@@ -903,12 +903,12 @@ def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsRes
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
     error_code = reader.int16("error_code")
-    unknown_states = [reader.string("state") for _ in range(reader.count("unknown_state_filters", 1))]
+    unknown_states = [reader.text("state") for _ in range(reader.count("unknown_state_filters", 1))]
     transactions = []
     for _ in range(reader.count("transaction_states", 11)):
         transactional_id = reader.string("transaction_states.transactional_id")
         producer_id = reader.int64("transaction_states.producer_id")
-        state = reader.string("transaction_states.transaction_state")
+        state = reader.text("transaction_states.transaction_state")
         reader.skip_tags()
         transactions.append(TransactionListing(transactional_id, producer_id, state))
     reader.skip_tags()
@@ -992,7 +992,7 @@ def decode_create_topics(version: int, frame: _Frame) -> CreateTopicsResponse:
         if version >= 7:
             topic_id = reader.raw("topics.topic_id", len(NO_TOPIC_ID))
         error_code = reader.int16("topics.error_code")
-        error_message = reader.nullable_string("topics.error_message")
+        error_message = reader.nullable_text("topics.error_message")
         if version >= 5:
             reader.int32("topics.num_partitions")
             reader.int16("topics.replication_factor")
@@ -1036,7 +1036,7 @@ def decode_describe_configs(version: int, frame: _Frame) -> DescribeConfigsRespo
     throttle_time_ms = reader.int32("throttle_time_ms")
     for _ in range(reader.count("results", 7)):
         error_code = reader.int16("results.error_code")
-        error_message = reader.nullable_string("results.error_message")
+        error_message = reader.nullable_text("results.error_message")
         resource_type = reader.raw("results.resource_type", 1)[0]
         name = reader.string("results.resource_name")
         configs = _read_configs(reader, version)
@@ -1052,7 +1052,7 @@ def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:
     reader = _response(SASL_HANDSHAKE, version, frame)
     reader.int32("correlation_id")
     error_code = reader.int16("error_code")
-    mechanisms = [reader.string("mechanism") for _ in range(reader.count("mechanisms", 2))]
+    mechanisms = [reader.text("mechanism") for _ in range(reader.count("mechanisms", 2))]
     reader.finish()
     return SaslHandshakeResponse(error_code, mechanisms)
 
@@ -1063,7 +1063,7 @@ def decode_sasl_authenticate(version: int, frame: _Frame) -> SaslAuthenticateRes
     reader.int32("correlation_id")
     reader.skip_tags()
     error_code = reader.int16("error_code")
-    error_message = reader.nullable_string("error_message")
+    error_message = reader.nullable_text("error_message")
     auth_bytes = reader.byte_string("auth_bytes")
     session_lifetime_ms = reader.int64("session_lifetime_ms") if version >= 1 else 0
     reader.skip_tags()

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Generator
 from typing import NamedTuple
 
+from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config.proxy import Proxy
 from cyproducer.errors import KafkaConnectionError
 from cyproducer.network.stages import send_some
@@ -109,7 +110,7 @@ def _http_connect(proxy: Proxy, host: str, port: int) -> Exchange:
         wanted = "refuses" if proxy.user is not None else "wants"
         raise KafkaConnectionError(f"the proxy {proxy!r} {wanted} a user and password in proxy_url")
     if not words[1].startswith("2"):
-        text = "".join(each for each in " ".join(words[1:]) if each.isprintable())[:200]
+        text = printable(" ".join(words[1:]), MOST_TEXT)
         raise KafkaConnectionError(f"the proxy {proxy!r} cannot connect to {target}: {text}")
 
 

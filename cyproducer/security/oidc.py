@@ -22,10 +22,10 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 
 from cyproducer import errors
 from cyproducer.base import originals
+from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import revealed
 from cyproducer.errors import KafkaConfigurationError
-from cyproducer.security.texts import printable
 
 #: One call of ``token()``, repetitions included.
 MOST_S = 10.0
@@ -125,19 +125,22 @@ class OidcTokens:
                 raise self._refused(error, deadline) from None
         except ValueError:
             raise errors.SaslAuthenticationFailedError(f"{self._url} answered without JSON") from None
-        except (OSError, HTTPException) as error:
+        except HTTPException as error:
+            # Not the error itself: it may quote the server.
+            raise self._unreachable(error) from None
+        except OSError as error:
             raise self._unreachable(error) from error
         if not isinstance(answer, dict):
             raise errors.SaslAuthenticationFailedError(f"{self._url} answered with JSON that is no object")
         return answer
 
     def _refused(self, error: HTTPError, deadline: float) -> errors.KafkaError:
-        text = f"{self._url} answered {error.code} {printable(str(error.reason))}"
+        text = f"{self._url} answered {error.code} {printable(str(error.reason), MOST_TEXT)}"
         try:
             found = json.loads(_body_of(error, deadline))
             # RFC 6749, section 5.2.
             parts = [str(found[name]) for name in ("error", "error_description") if name in found]
-            text += "".join(f": {printable(part)}" for part in parts)
+            text += "".join(f": {printable(part, MOST_TEXT)}" for part in parts)
         except (ValueError, TypeError, AttributeError, OSError, HTTPException):
             pass
         code = error.code
@@ -157,7 +160,8 @@ class OidcTokens:
                 "give its authority as https_ca_location"
             )
         text = cause if isinstance(cause, str) else getattr(cause, "strerror", None) or str(cause)
-        return errors.KafkaConnectionError(f"{self._url}: {text or type(cause).__name__}")
+        said = printable(text, MOST_TEXT) or type(cause).__name__
+        return errors.KafkaConnectionError(f"{self._url}: {said}")
 
     def _tls_context(self) -> ssl.SSLContext:
         # Not create_default_context(): see tls_context.

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 
 #: OpenSSL's X509_V_ERR_... numbers.
@@ -135,7 +136,9 @@ def _about_certificate(
         return f"{where}: its certificate {verb} on {date}, and it is {now}: renew it, or set the clock"
     if code in (_WRONG_HOST, _WRONG_ADDRESS):
         names = [
-            name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")
+            printable(name, MOST_TEXT)
+            for kind, name in certificate.get("subjectAltName", ())
+            if kind in ("DNS", "IP Address")
         ]
         listed = ", ".join(names) if names else "no name"
         return (
@@ -168,4 +171,4 @@ def _certificate_of(connection: Any) -> Mapping[str, Any]:
 def _name(parts: Any) -> str:
     """A distinguished name as text, its common name if it has one."""
     values = {key: value for part in parts for key, value in part}
-    return str(values.get("commonName") or values.get("organizationName") or "")
+    return printable(str(values.get("commonName") or values.get("organizationName") or ""), MOST_TEXT)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from cyproducer.base.words import printable
+
 log: Final = logging.getLogger("cyproducer.spark")
 
 SHOWN_RANGES: Final = 12
@@ -85,7 +87,7 @@ class WriteSummary:
             topics = len({r.topic for r in rest})
             where += f"; and {_counted(len(rest), 'more partition')} of {_counted(topics, 'topic')}"
         dead = f", {self.dead_letters} dead letters" if self.dead_letters else ""
-        return (
+        return printable(
             f"{self.rows} rows, {self.bytes} bytes{dead}, {self.retries} retries, p99 {self.p99_ms:.1f} ms, "
             f"{self.tasks} tasks: {where or 'nowhere'}{self._transactions()}"
         )

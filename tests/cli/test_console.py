@@ -89,13 +89,14 @@ def test_amounts_use_the_unit_that_keeps_them_short(size: float, text: str) -> N
 
 
 def test_a_table_aligns_names_left_and_values_right() -> None:
-    assert table([("a", "1"), ("long", "1,000")]) == "  a         1\n  long  1,000"
+    assert table([("a", "1"), ("long", "1,000")]) == ["  a         1", "  long  1,000"]
 
 
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (KafkaTimeoutError("no\n  answer"), "KafkaTimeoutError: no answer"),
+        (KafkaTimeoutError("no\n  answer"), r"KafkaTimeoutError: no\n answer"),
+        (OSError("no\n  answer"), "OSError: no answer"),
         (ValueError(), "ValueError"),
         (OSError("OSError: disk"), "OSError: disk"),
     ],

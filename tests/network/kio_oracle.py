@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from cyproducer.base.words import printable
 from cyproducer.control.apis import (
     NO_TOPIC_ID,
     NOT_ASKED,
@@ -135,16 +136,19 @@ ports = st.integers(1, 65535)
 partition_indexes = st.integers(0, 999_999)
 or_none = st.just(-1)
 texts = st.text(max_size=40)
-hosts = texts.filter(bool)
+shown_texts = texts.map(printable)
+"""What decoders return as it is of a text for people."""
+hosts = shown_texts.filter(bool)
 error_codes = st.sampled_from([int(code) for code in ErrorCode])
 
 metadata_responses = st.builds(
     MetadataResponse,
     throttle_time_ms=durations_ms,
     brokers=st.lists(
-        st.builds(BrokerInfo, node_id=node_ids, host=hosts, port=ports, rack=st.none() | texts), max_size=3
+        st.builds(BrokerInfo, node_id=node_ids, host=hosts, port=ports, rack=st.none() | shown_texts),
+        max_size=3,
     ),
-    cluster_id=st.none() | texts,
+    cluster_id=st.none() | shown_texts,
     controller_id=int32s,
     topics=st.lists(
         st.builds(

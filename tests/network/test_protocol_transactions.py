@@ -33,6 +33,7 @@ from tests.network.kio_oracle import (
     ports,
     read_request,
     schema,
+    shown_texts,
     texts,
 )
 from tests.network.kio_transactions import (
@@ -326,7 +327,7 @@ def test_versions_for_brokers_are_rejected() -> None:
         FindCoordinatorResponse,
         throttle_time_ms=durations_ms,
         error_code=error_codes,
-        error_message=st.none() | texts,
+        error_message=st.none() | shown_texts,
         node_id=node_ids,
         host=hosts,
         port=ports,
@@ -335,9 +336,9 @@ def test_versions_for_brokers_are_rejected() -> None:
         FindCoordinatorResponse,
         throttle_time_ms=durations_ms,
         error_code=error_codes.filter(bool),
-        error_message=st.none() | texts,
+        error_message=st.none() | shown_texts,
         node_id=int32s,
-        host=texts,
+        host=shown_texts,
         port=int32s,
     )
 )
@@ -404,7 +405,7 @@ def test_end_txn_response_of_another_codec_is_read(version: int, response: EndTx
                 TransactionDescription,
                 error_code=error_codes,
                 transactional_id=texts,
-                state=texts,
+                state=shown_texts,
                 timeout_ms=durations_ms,
                 start_time_ms=st.integers(0, 10**13),
                 producer_id=int64s,
@@ -429,9 +430,10 @@ def test_describe_transactions_response_of_another_codec_is_read(
         ListTransactionsResponse,
         durations_ms,
         error_codes,
-        st.lists(texts, max_size=3),
+        st.lists(shown_texts, max_size=3),
         st.lists(
-            st.builds(TransactionListing, transactional_id=texts, producer_id=int64s, state=texts), max_size=4
+            st.builds(TransactionListing, transactional_id=texts, producer_id=int64s, state=shown_texts),
+            max_size=4,
         ),
     )
 )

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "cyproducer"
 MAY_IMPORT = {
     "base": (),
     # Their annotations name futures.
-    "errors": ("structs", "futures"),
+    "errors": ("base", "structs", "futures"),
     # Its annotations name types.
     "config": ("base", "errors", "records", "types"),
     "records": ("base", "errors"),

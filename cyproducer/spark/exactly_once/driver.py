@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cyproducer.base.words import printable
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.cluster import Cluster, End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (
@@ -149,7 +150,7 @@ class Driver:
         if last is None:
             self._check_is_new()
         elif not last.done:
-            log.info("%s: completing batch %d, which was decided", self._sink.key, last.batch)
+            log.info("%r: completing batch %d, which was decided", self._sink.key, last.batch)
             identity = self._complete(last, identity)
         self._abort_open()
         found = standing(self._sink, history, self._topic, self._starting_batch)
@@ -326,7 +327,7 @@ class Driver:
         if not aborted:
             return self._cluster.write(identity, decision.as_done())
         log.warning(
-            "%s, batch %d: the brokers have aborted %d transactions after they were decided (%s): copying "
+            "%r, batch %d: the brokers have aborted %d transactions after they were decided (%s): copying "
             "their records",
             self._sink.key,
             decision.batch,
@@ -357,7 +358,7 @@ class Driver:
         """Aborts the sink's open transactions, which no decision needs: they hold readers back."""
         if found := self._cluster.open_transactions(timeout_s):
             log.info(
-                "%s: aborting transactions that attempts have left open: %s",
+                "%r: aborting transactions that attempts have left open: %s",
                 self._sink.key,
                 _some([each.transactional_id for each in found]),
             )
@@ -370,7 +371,7 @@ class Driver:
             self._abort_open(_AFTERWARDS_S)
         except KafkaError as error:
             log.warning(
-                "%s: batch %d is written; transactions that attempts have left open could not be looked for "
+                "%r: batch %d is written; transactions that attempts have left open could not be looked for "
                 "or aborted (%s): the next batch does that",
                 self._sink.key,
                 decision.batch,
@@ -386,4 +387,4 @@ _AFTER_DECISION: Final = (
 
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return ", ".join(map(printable, names[:_NAMED])) + more
