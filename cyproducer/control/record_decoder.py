@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import cramjam
-
 from cyproducer.errors import CorruptRecordError, UnsupportedCodecError, UnsupportedForMessageFormatError
-from cyproducer.records.codecs import BY_NAME, CODECS
-from cyproducer.records.compression import XERIAL_HEADER, DecompressionError, decompress
+from cyproducer.records.codecs import CODECS
+from cyproducer.records.compression import DecompressionError, decompress_any
 from cyproducer.records.crc32c import crc32c
 
 MAGIC = 2
-MAX_DECOMPRESSED = 1 << 30
-"""The most bytes that a batch's records may take; more is taken for damage."""
+MAX_DECOMPRESSED = 1 << 28
+"""The most bytes that a batch's records may take; more is taken for damage. Batches have 1 MB by default."""
+MAX_OFFSET = (1 << 63) - 1
 COMMIT, ABORT, OTHER = "commit", "abort", "other"
 """What a control batch says."""
 
@@ -35,10 +34,6 @@ _MAGIC_AT = 16
 _HEADER = struct.Struct(">ibI hiqqqhii")
 _CRC_FROM = 21
 _RECORDS_FROM = _START.size + _HEADER.size
-_SNAPPY, _LZ4 = BY_NAME["snappy"].codec_id, BY_NAME["lz4"].codec_id
-_XERIAL_MAGIC = XERIAL_HEADER[:8]
-# The magic; version 1, independent blocks, nothing else; blocks of 64 KiB. Java and this package write it.
-_PLAIN_LZ4 = b"\x04\x22\x4d\x18\x60\x40"
 _CONTROL_KEY = struct.Struct(">hh")
 _CONTROL_TYPES = {0: ABORT, 1: COMMIT}
 
@@ -138,16 +133,8 @@ class Batch:
         if codec >= len(CODECS):
             raise UnsupportedCodecError(f"{self._name} has the codec {codec}, which is not known")
         try:
-            if codec == _SNAPPY and not data.startswith(_XERIAL_MAGIC):
-                # librdkafka and others write one block without a frame.
-                if cramjam.snappy.decompress_raw_len(data) > MAX_DECOMPRESSED:
-                    raise DecompressionError(f"more than {MAX_DECOMPRESSED} bytes")
-                return bytes(cramjam.snappy.decompress_raw(data))
-            if codec == _LZ4 and not data.startswith(_PLAIN_LZ4):
-                # No more than 255 times as large.
-                return bytes(cramjam.lz4.decompress(data))
-            return decompress(codec, data, MAX_DECOMPRESSED)
-        except (DecompressionError, cramjam.DecompressionError) as error:
+            return decompress_any(codec, data, MAX_DECOMPRESSED)
+        except DecompressionError as error:
             raise CorruptRecordError(f"{self._name}: {error}") from error
 
     def _record(self, data: bytes, at: int) -> tuple[Record, int]:
@@ -159,6 +146,8 @@ class Batch:
         # A byte of attributes, none of which is used.
         timestamp, at = _varint(data, at + 1)
         delta, at = _varint(data, at)
+        if not 0 <= delta <= self.last_offset - self.base_offset:
+            raise _Damaged(f"its offset is {delta:+} from the first one")
         key, at = _bytes(data, at, end)
         value, at = _bytes(data, at, end)
         count, at = _varint(data, at)
@@ -238,8 +227,10 @@ def batches(data: bytes) -> Iterator[Batch]:
         if checksum != computed:
             raise CorruptRecordError(f"{name} has the checksum {checksum:#010x}, but it is {computed:#010x}")
         attributes, last_delta, base_time, max_time, producer_id, epoch, sequence, count = rest
-        if last_delta < 0 or count < 0:
+        if not 0 <= count <= last_delta + 1 or last_delta < 0:
             raise CorruptRecordError(f"{name} has {count} records, the last one at offset {last_delta:+}")
+        if not 0 <= base_offset < MAX_OFFSET - last_delta:
+            raise CorruptRecordError(f"{name} ends at offset {base_offset + last_delta}")
         yield Batch(
             base_offset,
             base_offset + last_delta,

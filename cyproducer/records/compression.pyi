@@ -51,3 +51,12 @@ def decompress(codec_id: int, data: Buffer, max_size: int) -> bytes:
             ``max_size`` bytes.
         ValueError: the codec id is unknown, or ``max_size`` is negative.
     """
+
+def decompress_any(codec_id: int, data: Buffer, max_size: int) -> bytes:
+    """Like ``decompress``, and reads what other clients write: lz4 frames with any options, and one snappy
+    block without a frame.
+
+    Raises:
+        DecompressionError: as of ``decompress``.
+        ValueError: as of ``decompress``.
+    """

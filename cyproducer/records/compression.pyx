@@ -47,6 +47,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records import codecs as _codecs
 
+cdef int SNAPPY = _codecs.BY_NAME["snappy"].codec_id
+cdef int LZ4 = _codecs.BY_NAME["lz4"].codec_id
 cdef int JAVA_FAST_LZ4 = _codecs.BY_NAME["lz4"].default_level
 XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 # With Java's 32 KiB, a batch of 256 KiB takes eight calls, and after each the thread must reacquire the GIL:
@@ -59,6 +61,18 @@ cdef bytes LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 cdef Py_ssize_t LZ4_BLOCK_BYTES = 65536
 # In a block's size: the block is not compressed.
 cdef uint32_t LZ4_STORED = 1u << 31
+# The first byte of an LZ4 frame's descriptor, and the sizes that its blocks may have.
+cdef int LZ4_VERSION = 0x40
+cdef int LZ4_VERSION_BITS = 0xC2     # and a reserved one
+cdef int LZ4_BLOCK_CHECKSUM = 0x10
+cdef int LZ4_CONTENT_SIZE = 0x08
+cdef int LZ4_CONTENT_CHECKSUM = 0x04
+cdef int LZ4_DICTIONARY = 0x01
+cdef dict LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+# How often a codec can repeat a byte: 64 bytes by a copy of 3 bytes, a block of 128 KiB by its 4 bytes.
+# The memory for a stated size is allocated before it proves wrong.
+cdef Py_ssize_t SNAPPY_RATIO = 22
+cdef Py_ssize_t ZSTD_RATIO = 32768
 # The window that RFC 8878 (3.1.1.1.2) asks every decoder to support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 cdef int ZSTD_LARGEST_WINDOW_LOG = 31
@@ -149,10 +163,9 @@ cdef class _Snappy(Compressor):
             block = source[at + 4 : at + 4 + length]
             if at + 4 > len(source) or len(block) < length:
                 raise DecompressionError(f"snappy block at byte {at} ends before its stated length")
-            size += cramjam.snappy.decompress_raw_len(block)
-            if size > max_size:
-                raise too_large("snappy", size, max_size)
-            parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+            plain = snappy_block(block, size, max_size)
+            size += len(plain)
+            parts.append(plain)
             at += 4 + length
         return b"".join(parts)
 
@@ -234,6 +247,54 @@ cdef class _Lz4(Compressor):
         return b"".join(parts)
 
 
+cdef bytes snappy_block(block, Py_ssize_t before, Py_ssize_t max_size):
+    """Decompresses a block, which comes after ``before`` bytes, if all is not more than ``max_size``."""
+    cdef Py_ssize_t stated = cramjam.snappy.decompress_raw_len(block)
+    if before + stated > max_size:
+        raise too_large("snappy", before + stated, max_size)
+    check_ratio("snappy", stated, len(block), SNAPPY_RATIO)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
+    """The size of what one frame contains, with any options: from the lengths of its blocks' sequences.
+
+    The library has no limit, and a frame need not state its size. Checksums are left to the library.
+    """
+    cdef Py_ssize_t at = 6
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t length
+    cdef Py_ssize_t raw
+    cdef int flags
+    check_end("lz4", len(source) > 6, b"")
+    flags = source[4]
+    most = LZ4_BLOCK_SIZES.get(source[5] >> 4)
+    if source[:4] != LZ4_HEADER[:4] or flags & LZ4_VERSION_BITS != LZ4_VERSION or most is None:
+        raise DecompressionError(f"lz4 data must start with a frame's header, not {source[:7].hex()}")
+    at += (8 if flags & LZ4_CONTENT_SIZE else 0) + (4 if flags & LZ4_DICTIONARY else 0) + 1
+    while True:
+        check_end("lz4", at + 4 <= len(source), b"")
+        word = int.from_bytes(source[at : at + 4], "little")
+        at += 4
+        if word == 0:
+            break
+        length = word & (LZ4_STORED - 1)
+        if length > len(source) - at:
+            raise DecompressionError(f"lz4 block at byte {at - 4} ends before its stated length")
+        raw = length
+        if not word & LZ4_STORED:
+            raw = lz4_raw_size(<const uint8_t*> source + at, length)
+        if not 0 <= raw <= most:
+            raise DecompressionError(f"lz4 block at byte {at - 4} is damaged")
+        size += raw
+        if size > max_size:
+            raise too_large("lz4", f"at least {size}", max_size)
+        at += length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
+    at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
+    check_end("lz4", at <= len(source), source[at:])
+    return size
+
+
 cdef Py_ssize_t lz4_raw_size(const uint8_t* block, Py_ssize_t size) noexcept nogil:
     """The size of what a compressed block contains, from the lengths of its sequences; -1 if they are wrong.
 
@@ -299,6 +360,7 @@ cdef class _Zstd(Compressor):
         stated = zstd.get_frame_info(data).decompressed_size
         if stated is not None and stated > max_size:
             raise too_large("zstd", stated, max_size)
+        check_ratio("zstd", stated or 0, len(memoryview(data).cast("B")), ZSTD_RATIO)
         # The library also allocates the window that the frame states, which is independent of its size.
         window_log = min((max(max_size, ZSTD_WINDOW_BYTES) - 1).bit_length(), ZSTD_LARGEST_WINDOW_LOG)
         frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})
@@ -343,6 +405,30 @@ def decompress(codec_id, data, max_size):
     if len(result) > max_size:
         raise too_large(name, f"more than {max_size}", max_size)
     return result
+
+
+def decompress_any(codec_id, data, max_size):
+    source = bytes(data)
+    try:
+        if codec_id == SNAPPY and not source.startswith(XERIAL_HEADER[:8]):
+            # librdkafka and others write one block without a frame.
+            return snappy_block(source, 0, max_size)
+        if codec_id == LZ4 and not source.startswith(LZ4_HEADER):
+            lz4_frame_size(source, max_size)
+            return bytes(cramjam.lz4.decompress(source))
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(
+            f"cannot decompress {len(source)} bytes of {_codecs.CODECS[codec_id].name}: {error}"
+        ) from error
+    return decompress(codec_id, source, max_size)
+
+
+cdef int check_ratio(str name, Py_ssize_t stated, Py_ssize_t size, Py_ssize_t most) except -1:
+    if stated > size * most:
+        raise DecompressionError(
+            f"{name} data of {size} bytes states {stated} bytes, more than it can contain"
+        )
+    return 0
 
 
 cdef too_large(str name, size, max_size):

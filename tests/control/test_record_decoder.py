@@ -1,6 +1,7 @@
 """Reading record batches: what other encoders have written, compacted logs, markers, and damage."""
 
 import struct
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 
@@ -123,7 +124,8 @@ def test_librdkafkas_snappy_has_no_frame() -> None:
     ids=str,
 )
 def test_other_lz4_frames_are_read(form: dict[str, object]) -> None:
-    made = reference.batch_of(RECORDS * 100, codec=reference.LZ4)
+    many = [replace(RECORDS[i % 7], offset_delta=i) for i in range(700)]
+    made = reference.batch_of(many, codec=reference.LZ4)
     plain = b"".join(reference.encode_record(each, made.base_timestamp) for each in made.records)
     batch = only(whole(made, lz4.frame.compress(plain, **form)))
     assert len(list(batch.records())) == 700
@@ -247,8 +249,8 @@ def test_negative_numbers_are_damage(field: str, at: int) -> None:
 
 @pytest.mark.parametrize("count", [6, 8])
 def test_the_count_must_be_that_of_the_records(count: int) -> None:
-    batch = only(whole(reference.batch_of(RECORDS), count=count))
-    with pytest.raises(CorruptRecordError, match=r"offsets 0 to 6: (the record at byte|215 bytes follow)"):
+    batch = only(whole(replace(reference.batch_of(RECORDS), last_offset_delta=9), count=count))
+    with pytest.raises(CorruptRecordError, match=r"offsets 0 to 9: (the record at byte|215 bytes follow)"):
         list(batch.records())
 
 
@@ -295,8 +297,97 @@ def test_what_grows_beyond_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch, 
 def test_raw_snappy_beyond_the_limit_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_decoder, "MAX_DECOMPRESSED", 1000)
     payload = bytes(cramjam.snappy.compress_raw(bytes(1001)))
-    with pytest.raises(CorruptRecordError, match="more than 1000"):
+    with pytest.raises(CorruptRecordError, match="decompresses to 1001 bytes; at most 1000 are allowed"):
         list(only(whole(reference.batch_of(RECORDS, codec=reference.SNAPPY), payload)).records())
+
+
+def peak_of(batch: Batch) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="at most 268435456 are allowed"):
+            list(batch.records())
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_lz4_bomb_is_refused_before_memory_is_allocated() -> None:
+    one = lz4.frame.compress(bytes(1 << 22), block_size=7, store_size=False)
+    # The header; 65 blocks of 4 MiB each; the end.
+    bomb = one[:7] + 65 * one[7:-4] + one[-4:]
+    batch = only(whole(reference.batch_of(RECORDS, codec=reference.LZ4), bomb))
+    assert peak_of(batch) < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("codec", "payload", "problem"),
+    [
+        (reference.SNAPPY, bytes.fromhex("ffffff7f") + bytes(8), "states 268435455 bytes, more than it can"),
+        (
+            reference.SNAPPY,
+            reference.XERIAL_HEADER + struct.pack(">i", 12) + bytes.fromhex("ffffff7f") + bytes(8),
+            "states 268435455 bytes, more than it can contain",
+        ),
+        (
+            reference.ZSTD,
+            bytes.fromhex("28b52ffd a0 ffffff0f 010000"),
+            "zstd data of 12 bytes states 268435455 bytes, more than it can contain",
+        ),
+        (
+            reference.ZSTD,
+            bytes.fromhex("28b52ffd a0 01000010 010000"),
+            "zstd data decompresses to 268435457 bytes; at most 268435456 are allowed",
+        ),
+    ],
+    ids=["snappy", "xerial", "zstd", "zstd beyond the limit"],
+)
+def test_no_memory_is_allocated_for_a_size_that_data_only_state(
+    codec: int, payload: bytes, problem: str
+) -> None:
+    batch = only(whole(reference.batch_of(RECORDS, codec=codec), payload))
+    with pytest.raises(CorruptRecordError, match=problem):
+        list(batch.records())
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        ("", "its end mark is missing"),
+        ("04224d18 40 70 df", "its end mark is missing"),
+        ("04224d18 40 30 df 00000000", "must start with a frame's header, not 04224d184030df"),
+        ("04224d18 80 70 df 00000000", "must start with a frame's header"),
+        ("04224d18 42 70 df 00000000", "must start with a frame's header"),
+        ("05224d18 40 70 df 00000000", "must start with a frame's header"),
+        ("04224d18 40 70 df 05000000 00", "lz4 block at byte 7 ends before its stated length"),
+        ("04224d18 40 70 df 01000000 1f 00000000", "lz4 block at byte 7 is damaged"),
+        ("04224d18 44 70 df 00000000 0000", "its end mark is missing"),
+        ("04224d18 40 70 df 00000000 00", "is followed by 1 more bytes"),
+    ],
+)
+def test_a_wrong_lz4_frame_of_another_client_is_damage(frame: str, problem: str) -> None:
+    batch = only(whole(reference.batch_of(RECORDS, codec=reference.LZ4), bytes.fromhex(frame)))
+    with pytest.raises(CorruptRecordError, match=problem):
+        list(batch.records())
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "last_delta", "count"),
+    [(-1, 6, 7), (-(2**63), 6, 7), (2**63 - 7, 6, 7), (0, 6, 8), (0, -1, 0), (0, 6, -1), (0, 5, 7)],
+)
+def test_offsets_and_counts_that_cannot_be_are_damage(base_offset: int, last_delta: int, count: int) -> None:
+    data = bytearray(reference.encode_batch(reference.batch_of(RECORDS)))
+    data[:8] = struct.pack(">q", base_offset)
+    data[23:27] = struct.pack(">i", last_delta)
+    data[57:61] = struct.pack(">i", count)
+    with pytest.raises(CorruptRecordError, match="the batch at offset"):
+        only(sealed(data))
+
+
+@pytest.mark.parametrize("delta", ["01", "02"])
+def test_a_record_outside_its_batch_is_damage(delta: str) -> None:
+    payload = bytes.fromhex(f"0c 00 00 {delta} 01 01 00")
+    with pytest.raises(CorruptRecordError, match=r"its offset is [-+]1 from the first one"):
+        list(only(whole(reference.batch_of(RECORDS[:1]), payload)).records())
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])

@@ -13,6 +13,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cramjam
+import lz4.frame  # type: ignore[import-untyped]
+
 from cyproducer.network import protocol
 from cyproducer.records.compression import compressor_for
 from tests.fuzz import corpus, fuzz_security
@@ -60,8 +63,28 @@ def produce() -> Iterator[bytes]:
                 yield bytes([version - 3, count - 1]) + whole[8:]
 
 
+IMPOSSIBLE = [
+    # Node -1, port 0, partition -1, leader -2; a coordinator -1; producer id -1; a partition twice.
+    (protocol.decode_metadata, 1, "00000000 00000001 ffffffff 0001 68 00002384 ffff 00000000 00000000"),
+    (protocol.decode_metadata, 1, "00000000 00000001 00000001 0001 68 00000000 ffff 00000000 00000000"),
+    (
+        protocol.decode_metadata,
+        1,
+        "00000000 00000000 00000001 00000001 0000 0001 74 00 00000001 0000 ffffffff fffffffe" + 16 * "0",
+    ),
+    (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff ffffffff 0001 68 00002384"),
+    (protocol.decode_init_producer_id, 0, "00000000 00000000 0000 ffffffffffffffff 0000"),
+    (
+        protocol.decode_add_partitions_to_txn,
+        0,
+        "00000000 00000000 00000001 0001 74 00000002 00000005 0037 00000005 0000",
+    ),
+]
+
+
 def messages() -> Iterator[bytes]:
-    for decode, version, frame in CASES:
+    impossible = [(decode, version, bytes.fromhex(frame)) for decode, version, frame in IMPOSSIBLE]
+    for decode, version, frame in [*CASES, *impossible]:
         kind = DECODERS.index(decode)
         yield bytes([kind, version - LOWEST[kind]]) + frame
 
@@ -82,6 +105,15 @@ def compression() -> Iterator[bytes]:
         for data in (b"", b"a", b"abc" * 50, bytes(range(100))):
             for bound in (2, 4):
                 yield bytes([codec, bound]) + compressor_for(name).compress(data)
+    # What other clients write.
+    for data in (b"a", b"abc" * 50, bytes(70_000)):
+        yield bytes([2, 4]) + bytes(cramjam.snappy.compress_raw(data))
+        for form in (
+            {"block_linked": True},
+            {"content_checksum": True},
+            {"block_size": 7, "store_size": False},
+        ):
+            yield bytes([3, 4]) + lz4.frame.compress(data, **form)
 
 
 def rig() -> Iterator[bytes]:
