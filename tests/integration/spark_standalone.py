@@ -41,11 +41,32 @@ def missing_hosts() -> str | None:
     return None
 
 
-class StandaloneSpark:
-    """The cluster; a context manager. ``cores`` and ``memory`` are per worker."""
+def missing_namespaces() -> str | None:
+    """Returns why a directory can't be hidden from the workers, or None."""
+    try:
+        # As ``_Daemon`` does it, over a directory in which nothing is looked for.
+        subprocess.run([*_without(Path("/mnt")), "true"], capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        return "needs the program unshare"
+    except subprocess.CalledProcessError as error:
+        return f"needs the right to mount, as root: {error.stderr.strip()}"
+    return None
 
-    def __init__(self, directory: Path, cores: int = 1, memory: str = "512m") -> None:
+
+def _without(hidden: Path) -> list[str]:
+    """Returns what begins a command that sees an empty directory in place of that one."""
+    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
+
+
+class StandaloneSpark:
+    """The cluster; a context manager. ``cores`` and ``memory`` are per worker. ``hidden``: a directory that
+    the workers and their executors see empty, as if they were other machines."""
+
+    def __init__(
+        self, directory: Path, cores: int = 1, memory: str = "512m", hidden: Path | None = None
+    ) -> None:
         self._directory = directory
+        self._hidden = hidden
         self._cores = cores
         self._memory = memory
         self._running: list[_Daemon] = []
@@ -67,6 +88,7 @@ class StandaloneSpark:
                     *("--cores", str(self._cores), "--memory", self._memory),
                     *("--work-dir", str(self._directory / f"work-{number}")),
                     self.master,
+                    hidden=self._hidden,
                 )
                 for number, host in enumerate(HOSTS)
             ]
@@ -96,8 +118,8 @@ class StandaloneSpark:
         files = [daemon.log for daemon in self._running] + sorted(self._directory.glob("work-*/*/*/stderr"))
         return "\n".join(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
-    def _start(self, name: str, of: str, host: str, *arguments: str) -> _Daemon:
-        daemon = _Daemon(self._directory, name, of, host, *arguments)
+    def _start(self, name: str, of: str, host: str, *arguments: str, hidden: Path | None = None) -> _Daemon:
+        daemon = _Daemon(self._directory, name, of, host, *arguments, hidden=hidden)
         self._running.append(daemon)
         return daemon
 
@@ -105,7 +127,9 @@ class StandaloneSpark:
 class _Daemon:
     """A master or a worker: a JVM under ``supervise.py``, on free ports of ``host``."""
 
-    def __init__(self, directory: Path, name: str, of: str, host: str, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, name: str, of: str, host: str, *arguments: str, hidden: Path | None = None
+    ) -> None:
         import pyspark
 
         directory.mkdir(parents=True, exist_ok=True)
@@ -129,7 +153,7 @@ class _Daemon:
         }
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(SUPERVISE), *command],
+                [sys.executable, str(SUPERVISE), *(_without(hidden) if hidden is not None else ()), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
