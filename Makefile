@@ -8,7 +8,7 @@ DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once nightly perf gate clean
+.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once brokers nightly perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -63,6 +63,9 @@ exactly-once: $(VENV)/stamp  ## 200 kills of brokers and of processes that copy 
 
 spark-exactly-once: $(VENV)/spark-stamp  ## 100 kills of the driver of an exactly-once stream (half an hour); SPARK_ONCE="--kills 20 --nodes 3"
 	@$(VENV)/bin/python -P tests/integration/spark_once.py $(SPARK_ONCE)
+
+brokers: $(VENV)/stamp  ## the main promises against Kafka 2.8, 3.9, 4.0 and 4.4 (some minutes); BROKERS="--versions 3.9.1"
+	@$(VENV)/bin/python -P tests/integration/broker_versions.py $(BROKERS)
 
 nightly: $(TOX_VENV)/stamp  ## more faults of Spark's exactly-once than `make test` has (10 min)
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e nightly

@@ -1603,6 +1603,13 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "refused-record-without-a-text",
+        "cyproducer/network/batch_errors.pyx",
+        "{place: text or message for place",
+        "{place: text for place",
+        ("tests/network/test_error_texts.py::test_a_refused_record_without_a_text_has_that_of_its_batch",),
+    ),
+    Mutant(
         "backoff-without-timer",
         "cyproducer/network/batch_errors.pyx",
         "    sender.next_control_ns = min(sender.next_control_ns, p.retry_at_ns)\n",

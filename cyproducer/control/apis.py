@@ -40,6 +40,12 @@ class Api(NamedTuple):
         """The lowest and the highest version that this package implements."""
         return self.lowest, self.highest
 
+    @property
+    def since(self) -> str:
+        """The first Kafka release whose brokers have it, of those that are supported."""
+        (major, minor), _ = self.releases[0]
+        return f"Kafka {major}.{minor}"
+
 
 PRODUCE = Api(
     0,
@@ -299,6 +305,12 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
         elif api.required:
             raise IncompatibleBrokerVersion(lacking(api, theirs, highest))
     return chosen
+
+
+def is_too_old(theirs: Mapping[int, tuple[int, int]]) -> bool:
+    """Returns whether a broker is older than the oldest supported release; ``theirs``: see `negotiate`."""
+    _, oldest = PRODUCE.releases[0]
+    return theirs[PRODUCE.key][1] < oldest
 
 
 def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, int]]:

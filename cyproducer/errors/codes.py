@@ -200,7 +200,10 @@ class InvalidRequestError(BrokerResponseError, code=42):
 
 
 class UnsupportedForMessageFormatError(BrokerResponseError, code=43):
-    description = "The topic's message format is too old for this request."
+    description = (
+        "The topic's message format is too old for this request: set message.format.version of the topic, or "
+        "log.message.format.version of its brokers, to 0.11.0 or later."
+    )
 
 
 class PolicyViolationError(BrokerResponseError, code=44):
@@ -332,7 +335,10 @@ class UnknownLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=75
 
 
 class UnsupportedCompressionTypeError(BrokerResponseError, code=76):
-    description = "The partition's compression type needs a newer version of the request."
+    description = (
+        "The brokers do not take this compression type: zstd needs Kafka 2.1 or later, and "
+        "inter.broker.protocol.version=2.1 or later on all brokers."
+    )
 
 
 class StaleBrokerEpochError(BrokerResponseError, code=77):

@@ -122,8 +122,8 @@ cdef int batch_failed(
     cdef int64_t now = sender.clock.now_ns()
     cdef Partition* p = b.partition
     cdef int64_t acknowledged = -1
-    if culprits is None:
-        culprits = {}
+    # Kafka 2.4 says why a compacted topic refuses a record only for the batch.
+    culprits = {place: text or message for place, text in culprits.items()} if culprits else {}
     try:
         verdict, orders = sender.fates.decide(
             facts_of(b, len(culprits)), Failure(error_code, message, cause), bool(written), now / 1e6

@@ -30,6 +30,7 @@ from cyproducer.control.apis import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     fallback_for,
+    is_too_old,
     lacking,
     negotiate,
 )
@@ -131,6 +132,7 @@ class Connector:
         self._reload: Task[None] | None = None
         self._reload_began_ms = 0.0
         self._told_slow = False
+        self._warned_too_old = False
         #: Makes the conversation of a SASL mechanism with a host; None without SASL.
         self._converse: Callable[[str], Conversation] | None = None
         #: None for mechanisms without tokens.
@@ -495,6 +497,14 @@ class Connector:
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """Ends the handshake: the connection can be used from now on."""
         connection.handshake.versions = negotiate(versions)
+        if is_too_old(versions) and not self._warned_too_old:
+            self._warned_too_old = True
+            self._log.warning(
+                "%s is older than %s, the oldest version that is supported: requests may fail there, and "
+                "not say why; upgrade it",
+                connection.where,
+                PRODUCE.since,
+            )
         if self._converse is None:
             self._finish(connection, now_ms)
             return

@@ -226,7 +226,9 @@ class Questions:
         else:
             version = connection.handshake.versions.get(api)
         if version is None:
-            error = errors.UnsupportedVersionError(f"{connection.where} is too old: it has no {api.name}")
+            error = errors.UnsupportedVersionError(
+                f"{connection.where} is too old: it has no {api.name}, which needs {api.since} or later"
+            )
             self._refuse(question, error)
             return
         if question.highest is not None:

@@ -1,14 +1,16 @@
-"""Runs old brokers, one node each: Kafka 3.7 with KRaft, Kafka 2.5 and Kafka 2.1, the oldest supported, with
-ZooKeeper.
+"""Runs one broker of another version than the usual one: with ZooKeeper before Kafka 3.3, then with KRaft.
 
-Owns their start and their request logs. `kafka_install` provides the jars, by the POMs in ``old/``.
+Owns its start, its request log, and the POMs of versions that have none in ``old/``. `kafka_install` provides
+the jars.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tools.harness.kafka_cluster import KafkaCluster, free_ports
-from tools.harness.kafka_install import classpath
+from tools.harness.kafka_install import CACHE, POM, classpath, kafka_version
 from tools.harness.kafka_node import KafkaNode, KafkaStartError
 from tools.harness.until import looks
 
@@ -29,6 +31,24 @@ log4j.appender.file.File={file}
 log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=%m%n
 """
+POM_TEXT = string.Template("""\
+<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cyproducer.tests</groupId>
+  <artifactId>kafka-$version</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <properties><kafka.version>$version</kafka.version></properties>
+  <dependencies>$dependencies
+  </dependencies>
+</project>
+""")
+DEPENDENCY = string.Template("""
+    <dependency><groupId>$group</groupId><artifactId>$artifact</artifactId><version>$version</version></dependency>\
+""")
+FIRST_WITH_KRAFT = (3, 3)
+"""KRaft is ready for production from here on."""
 _HEADER_AS_TEXT = re.compile(
     r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
 )
@@ -47,6 +67,10 @@ class OldKafka(NamedTuple):
     version: str
     bootstrap_servers: str
     log: Path
+    kill: Callable[[], None]
+    """Kills the broker with SIGKILL."""
+    restart: Callable[[], None]
+    """Starts a killed broker again, and returns when it responds."""
 
     def requests(self, client_id: str, until: str) -> set[tuple[str, int]]:
         """Returns API and version of a client's logged requests, up to the first request of API ``until``."""
@@ -65,25 +89,64 @@ class _ZooKeeper(KafkaNode):
     MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """Returns a version's numbers, to compare them."""
+    return tuple(int(each) for each in version.split("."))
+
+
+def pom_of(version: str) -> Path:
+    """Returns the POM of a version, from the repository, or else written to the cache."""
+    if version == kafka_version():
+        return POM
+    if (pom := POMS / f"pom-{version}.xml").exists():
+        return pom
+    found = numbers(version)
+    # Brokers log by log4j 2 since 4.0. Kafka's own ZooKeeper can't connect to anything on Java 17 before 2.6.
+    named = [("org.apache.kafka", "kafka_2.13" if found >= (2, 4) else "kafka_2.12", version)]
+    if found >= (4,):
+        named += [("org.apache.logging.log4j", name, "2.24.3") for name in ("log4j-core", "log4j-slf4j-impl")]
+    elif found >= FIRST_WITH_KRAFT:
+        named.append(("org.slf4j", "slf4j-reload4j", "1.7.36"))
+    elif found < (3,):
+        named.append(("org.apache.zookeeper", "zookeeper", "3.5.9"))
+    dependencies = (DEPENDENCY.substitute(group=g, artifact=a, version=v) for g, a, v in named)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    pom = CACHE / f"pom-{version}.xml"
+    pom.write_text(POM_TEXT.substitute(version=version, dependencies="".join(dependencies)))
+    return pom
+
+
 @contextlib.contextmanager
 def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
-    """Runs one of the versions in ``HEADERS``, with data and logs in ``directory``."""
+    """Runs a version, with data and logs in ``directory``."""
     # The path at which `KafkaNode` expects the broker's log.
     log = directory / "broker" / "node-1" / "broker.log"
     config = directory / "log4j1.properties"
     config.write_text(LOG4J1.format(file=log))
     options = [f"-Dlog4j.configuration=file:{config}"]
-    pom = POMS / f"pom-{version}.xml"
-    if HEADERS[version] is _HEADER_AS_TEXT:
-        with _with_zookeeper(directory, classpath(pom), options) as bootstrap:
-            yield OldKafka(version, bootstrap, log)
+    pom = pom_of(version)
+    if numbers(version) < FIRST_WITH_KRAFT:
+        with _with_zookeeper(directory, classpath(pom), options) as (bootstrap, nodes):
+            broker = nodes[0]
+
+            def kill() -> None:
+                broker.signal("SIGKILL")
+                broker.wait(10)
+
+            def restart() -> None:
+                broker.start()
+                _await_broker(bootstrap, nodes)
+
+            yield OldKafka(version, bootstrap, log, kill, restart)
     else:
         with KafkaCluster(1, directory=directory / "broker", jvm_options=options, pom=pom) as cluster:
-            yield OldKafka(version, cluster.bootstrap_servers, log)
+            kill, restart = partial(cluster.kill, 1), partial(cluster.restart, 1)
+            yield OldKafka(version, cluster.bootstrap_servers, log, kill, restart)
 
 
 @contextlib.contextmanager
-def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[str]:
+def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[tuple[str, list[KafkaNode]]]:
+    """Yields the broker's address, and the broker and its ZooKeeper."""
     with free_ports(2) as (zookeeper_port, broker_port):
         pass
     zookeeper = _ZooKeeper(0, directory / "zookeeper", jars)
@@ -102,6 +165,8 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
             "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
             # ZooKeeper starts at the same time, and the broker retries until it is up.
             "zookeeper.connection.timeout.ms": 30_000,
+            # A killed broker's session ends soon, so that it can register again.
+            "zookeeper.session.timeout.ms": 6_000,
             "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
             "log.dirs": broker.data,
             "num.partitions": 3,
@@ -122,7 +187,7 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
             node.start()
         bootstrap = f"127.0.0.1:{broker_port}"
         _await_broker(bootstrap, nodes)
-        yield bootstrap
+        yield bootstrap, nodes
     finally:
         for node in nodes:
             node.signal("SIGKILL")

@@ -1,4 +1,5 @@
-"""Text in a Produce response that is not UTF-8 ends neither the sender nor a connection."""
+"""Texts of Produce responses: what is not UTF-8 ends neither the sender nor a connection, and a record
+without a text has that of its batch."""
 
 import pytest
 
@@ -34,3 +35,23 @@ def test_an_error_message_that_is_not_utf_8_reaches_the_future(of_record: bool) 
         again = rig.send("t", b"w")
         rig.answer_all()
         assert again.succeeded()
+
+
+@pytest.mark.parametrize("of_record", [None, ""])
+def test_a_refused_record_without_a_text_has_that_of_its_batch(of_record: str | None) -> None:
+    """Kafka 2.4 answers so if a compacted topic gets a record without a key."""
+    with Rig({"t": [1]}, linger_ms=1) as rig:
+        refused, accepted = rig.send("t", b"v"), rig.send("t", b"v", b"k")
+        rig.advance_ms(1)
+        (seen,) = rig.requests()
+        rig.pending.remove(seen)
+        response = PartitionResponse(
+            0, INVALID_RECORD, -1, -1, error_message="needs a key", record_errors=[(0, of_record)]
+        )
+        version, number = seen.request.api_version, seen.request.correlation_id
+        seen.peer.sock.sendall(encode_produce_response(version, number, [("t", [response])]))
+        rig.step()
+        with pytest.raises(errors.InvalidRecordError, match="t-0: needs a key"):
+            refused.get(0)
+        rig.answer_all()
+        assert accepted.succeeded()

@@ -1,4 +1,4 @@
-"""A broker that rejects a version of ApiVersions which it says it supports."""
+"""A broker that rejects a version of ApiVersions which it says it supports, and one that is too old."""
 
 import struct
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.network import scripted_wire as wire
 from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import API_VERSIONS, Act, ScriptedCluster
+from tests.network.scripted_broker import API_VERSIONS, PRODUCE, Act, ScriptedCluster
 
 
 @pytest.mark.parametrize("offered", [(-9, -5), (3, -5), (5, 2)])
@@ -38,3 +38,18 @@ def test_a_rejected_version_is_not_asked_for_again() -> None:
         first = cluster.nodes[1].connections[0]
         asked = [each.header.version for each in first.requests if each.api_key == API_VERSIONS]
         assert asked == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(("highest", "warnings"), [(6, 1), (7, 0)])
+def test_a_broker_older_than_supported_is_named_once(
+    highest: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedCluster(nodes=2, orders=2) as cluster:
+        for node in cluster.nodes.values():
+            node.versions[PRODUCE] = (0, highest)
+        with producing(cluster) as producer:
+            for partition in range(2):
+                producer.send("orders", b"v", partition=partition).get(WAIT_S)
+    said = [record.getMessage() for record in caplog.records if "older than" in record.getMessage()]
+    assert len(said) == warnings
+    assert all("127.0.0.1:" in text and "is older than Kafka 2.1, the oldest" in text for text in said)
