@@ -134,8 +134,16 @@ def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
                 broker.wait(10)
 
             def restart() -> None:
-                broker.start()
-                _await_broker(bootstrap, nodes)
+                for _ in looks(60):
+                    broker.start()
+                    try:
+                        return _await_broker(bootstrap, nodes)
+                    except KafkaStartError:
+                        # It exits while ZooKeeper still has the session of the one that was killed.
+                        if broker.running or "NodeExists" not in broker.logs():
+                            raise
+                        broker.wait(10)
+                raise KafkaStartError(broker.logs())
 
             yield OldKafka(version, bootstrap, log, kill, restart)
     else:
