@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(
         "once-aborted-without-the-lock",
         "cyproducer/spark/exactly_once/driver.py",
-        "        if not tasks or not self._cluster.give_up(tasks[0].plan.identity):",
+        "        if not self._cluster.give_up(plan.identity):",
         "        if not tasks:",
         ("tests/spark/exactly_once/test_protocol.py::test_what_was_decided_is_not_aborted",),
     ),
