@@ -2428,6 +2428,86 @@ MUTANTS = [
         "each.error_code == UNKNOWN_TOPIC_OR_PARTITION:",
         ("tests/network/test_reading.py::test_a_broker_that_tells_no_operations_denies_none",),
     ),
+    # Ids and bounds of responses
+    Mutant(
+        "node-id-below-zero",
+        "cyproducer/network/protocol.py",
+        "    if node_id < 0:",
+        "    if False:",
+        (
+            "tests/network/test_impossible_ids.py::test_a_coordinator_below_zero_is_looked_up_again",
+            "tests/network/test_leader_hints.py::test_a_node_id_below_zero_is_rejected",
+        ),
+    ),
+    Mutant(
+        "producer-id-below-zero",
+        "cyproducer/network/protocol.py",
+        "    if error_code == 0 and (producer_id < 0 or producer_epoch < 0):",
+        "    if error_code == 0 and producer_id < 0:",
+        ("tests/network/test_impossible_ids.py::test_no_record_is_sent_with_a_producer_id_below_zero",),
+    ),
+    Mutant(
+        "partition-index-unchecked",
+        "cyproducer/network/primitives.pyx",
+        "        if not 0 <= index < ELEMENTS:",
+        "        if index < 0:",
+        ("tests/network/test_protocol_malformed.py::test_the_error_names_the_field_and_the_problem",),
+    ),
+    Mutant(
+        "elements-unbounded",
+        "cyproducer/network/primitives.pyx",
+        "        self.elements += elements\n",
+        "        self.elements = elements\n",
+        ("tests/network/test_protocol_bounds.py::test_more_elements_than_any_cluster_has_are_refused",),
+    ),
+    Mutant(
+        "partitions-read-without-a-break",
+        "cyproducer/network/primitives.pyx",
+        '    for i in range(reader.count("partitions", least_size)):\n        if i % SLICE == SLICE - 1:',
+        '    for i in range(reader.count("partitions", least_size)):\n        if False:',
+        ("tests/network/test_protocol_bounds.py::test_other_threads_run_while_partitions_are_read",),
+    ),
+    Mutant(
+        "topics-of-a-response-unbounded",
+        "cyproducer/network/produce_codec.pyx",
+        "    if topics > r.count:",
+        "    if False:",
+        (
+            "tests/network/test_produce_codec.py::test_a_response_that_does_not_fit_the_request_closes_the_connection",
+        ),
+    ),
+    Mutant(
+        "offsets-beyond-64-bits",
+        "cyproducer/network/produce_codec.pyx",
+        "            if o.base_offset > INT64_MAX - r.batches[i].count:",
+        "            if False:",
+        (
+            "tests/network/test_produce_codec.py::test_a_response_that_does_not_fit_the_request_closes_the_connection",
+        ),
+    ),
+    Mutant(
+        "inbox-larger-than-its-frame",
+        "cyproducer/network/transport.pyx",
+        "            if transport.inbox_used < whole < n:",
+        "            if False:",
+        ("tests/fuzz/test_sizes_from_the_wire.py::test_memory_for_a_frame_is_not_more_than_its_length",),
+    ),
+    Mutant(
+        "lz4-bomb",
+        "cyproducer/records/compression.pyx",
+        "            lz4_frame_size(source, max_size)\n",
+        "            pass\n",
+        ("tests/control/test_record_decoder.py::test_an_lz4_bomb_is_refused_before_memory_is_allocated",),
+    ),
+    Mutant(
+        "stated-size-allocated",
+        "cyproducer/records/compression.pyx",
+        "    if stated > size * most:",
+        "    if False:",
+        (
+            "tests/control/test_record_decoder.py::test_no_memory_is_allocated_for_a_size_that_data_only_state",
+        ),
+    ),
 ]
 
 

@@ -349,6 +349,9 @@ def test_a_description_is_asked_for_until_there_is_one(code: int) -> None:
     if code == NOT_COORDINATOR:
         steps.find()
     steps.describe(DescribeTransactionsResponse(0, [])).wait()
+    # It is not of another transactional id.
+    other = described("CompleteCommit").transactions[0]._replace(transactional_id="other")
+    steps.describe(DescribeTransactionsResponse(0, [other])).wait()
     steps.describe(described("Ongoing")).level(2)
     assert steps.end(EndTxn(COMMIT, 2)).outcome() is Outcome.COMMITTED
 

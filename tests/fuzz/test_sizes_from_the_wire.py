@@ -141,6 +141,21 @@ def test_memory_for_a_frame_grows_with_the_received_bytes(length: int) -> None:
         assert not rig.control.broken
 
 
+@needs_glibc
+def test_memory_for_a_frame_is_not_more_than_its_length() -> None:
+    with Rig({"t": [1]}, linger_ms=1, receive_max=2**31 - 1) as rig:
+        seen = started(rig)
+        # Doubling would make 8 MiB of it.
+        length = 4 * MIB + 100_000
+        sent = struct.pack(">i", length) + bytes(length - 1)
+        before = lent_bytes()
+        for at in range(0, len(sent), 50_000):
+            seen.peer.sock.sendall(sent[at : at + 50_000])
+            rig.step()
+        assert lent_bytes() - before < length + 100_000
+        assert not rig.control.broken
+
+
 @pytest.mark.parametrize("limit", [100, 8191, 8192, 8193, 100_000])
 def test_no_frame_may_be_longer_than_receive_message_max_bytes(limit: int) -> None:
     with Rig({"t": [1]}, linger_ms=1, receive_max=limit) as rig:

@@ -204,6 +204,20 @@ def test_all_fields_of_a_partition_response_are_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FLEXIBLE)
+@pytest.mark.parametrize("size", [32767, 32768])
+def test_a_message_is_no_longer_than_kafka_allows(version: int, size: int) -> None:
+    """What becomes an exception's text would otherwise have the size of the response."""
+    with rig_at(version) as rig:
+        futures = send_to_all(rig)
+        seen = only(rig)
+        answers = answers_to(seen.request)
+        answers[0][1][0] = answers[0][1][0]._replace(error_code=87, error_message="x" * size)
+        respond(rig, seen, encode(seen.request, answers))
+        assert bool(rig.control.broken) is (size > 32767)
+        assert sum(future.succeeded() for future in futures.values()) == (8 if size == 32767 else 0)
+
+
+@pytest.mark.parametrize("version", FLEXIBLE)
 def test_unknown_tags_are_skipped_everywhere(version: int) -> None:
     """Encoded by hand, since the reference lacks them: tags in header, partition, topic and response."""
     tags = bytes([2, 9, 3, 1, 2, 3, 0x85, 0x01, 0])
@@ -269,6 +283,15 @@ def with_a_topic_twice(answers: Answers) -> Answers:
     return [*answers, answers[0]]
 
 
+def with_more_topics_than_batches(answers: Answers) -> Answers:
+    return [*answers, *[(answers[0][0], [])] * 7]
+
+
+def with_offsets_beyond_64_bits(answers: Answers) -> Answers:
+    last = answers[0][1][0]._replace(base_offset=2**63 - 1)
+    return [(answers[0][0], [last, *answers[0][1][1:]]), *answers[1:]]
+
+
 def with_another_topic(answers: Answers) -> Answers:
     other: Topic = "zz" if isinstance(answers[0][0], str) else uuid.UUID(int=1)
     return [(other, answers[0][1]), *answers[1:]]
@@ -285,6 +308,8 @@ WRONG = [
     with_a_partition_too_many,
     with_another_partition,
     with_a_topic_twice,
+    with_more_topics_than_batches,
+    with_offsets_beyond_64_bits,
     with_another_topic,
     with_nothing,
 ]

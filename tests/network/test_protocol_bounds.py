@@ -3,6 +3,7 @@
 Python's objects take ten times the bytes of a response. Other threads run while a large response is read.
 """
 
+import gc
 import struct
 import sys
 import threading
@@ -184,3 +185,9 @@ def test_other_threads_run_while_partitions_are_read(with_replicas: bool) -> Non
         thread.join()
     assert len(partitions) == count
     assert taken > 20
+
+
+def test_the_cycle_collector_does_not_look_at_partitions() -> None:
+    """They are kept, and many: each full collection would hold the GIL for longer."""
+    (topic,) = protocol.decode_metadata(8, topics(3)).topics
+    assert [gc.is_tracked(partition) for partition in topic.partitions] == [False] * 3

@@ -1,6 +1,7 @@
 """Reading topics, looking them up and creating them, against scripted brokers."""
 
 import re
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -296,6 +297,20 @@ def test_a_response_must_have_the_partition_that_was_asked_for(
         reader.offsets("t", 0, *soon())
 
 
+@pytest.mark.parametrize(("start", "end"), [(-1, 0), (0, -1), (5, 4), (-(2**63), 2)])
+def test_a_partition_begins_at_zero_or_later_and_not_behind_its_end(
+    cluster: ScriptedCluster, reader: Reading, start: int, end: int
+) -> None:
+    def at(offset: int) -> Act:
+        # Behind the lengths, the ids, the throttle time, the topic, the partition and the timestamp.
+        return Act(rewrite=lambda frame: frame[:31] + struct.pack(">q", offset) + frame[39:])
+
+    reader.topic("t", *soon())
+    cluster.act(LIST_OFFSETS, at(start), at(end))
+    with pytest.raises(errors.KafkaProtocolError, match=f"t-0 begins at offset {start} and ends at {end}"):
+        reader.offsets("t", 0, *soon())
+
+
 # Batches
 
 
@@ -539,6 +554,10 @@ def test_each_broker_describes_itself(cluster: ScriptedCluster, reader: Reading)
     found = reader.brokers_config("transactional.id.expiration.ms", *soon())
     assert found == {1: "10", 2: None}
     assert reader.brokers_config("missing", *soon()) == {1: None, 2: None}
+    # The node that was asked counts, whatever name it answers with.
+    renamed = Act(rewrite=lambda frame: frame.replace(b"\x04\x021", b"\x04\x02x"))
+    cluster.act(DESCRIBE_CONFIGS, renamed, renamed)
+    assert set(reader.brokers_config("other", *soon())) == {1, 2}
     cluster.act(DESCRIBE_CONFIGS, Act(), Act(error=CLUSTER_DENIED, message="not you"))
     with pytest.raises(errors.ClusterAuthorizationFailedError, match=r"of the broker at .*not you"):
         reader.brokers_config("other", *soon())
