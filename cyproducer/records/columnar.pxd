@@ -26,6 +26,7 @@ cdef struct Cells:
     int64_t first_bit         # the first row's bit in it
     const uint8_t* rows       # offsets, views or spans
     const uint8_t* data       # OFFSETS*, FIXED
+    int64_t data_size         # OFFSETS*: the last offset of the whole array
     int64_t width             # FIXED: bytes per row
     const void** buffers      # VIEWS: the buffers of long values
     const int64_t* sizes      # VIEWS: sizes of these buffers

@@ -361,9 +361,10 @@ cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* lo
             size = load32(c.rows + 4 * i + 4) - load32(c.rows + 4 * i)
             bad |= size < 0
             most = max(most, size)
-        if bad or (most > 0 and c.data == NULL):
+        if bad or load32(c.rows + 4 * end) > c.data_size or (most > 0 and c.data == NULL):
             for i in range(start, end):
-                if load32(c.rows + 4 * i) < 0 or load32(c.rows + 4 * i + 4) < load32(c.rows + 4 * i):
+                size = load32(c.rows + 4 * i + 4)
+                if load32(c.rows + 4 * i) < 0 or size < load32(c.rows + 4 * i) or size > c.data_size:
                     return i
             return start
     elif c.layout == OFFSETS64:
@@ -371,6 +372,10 @@ cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* lo
             if load64(c.rows + 8 * i) < 0 or load64(c.rows + 8 * i + 8) < load64(c.rows + 8 * i):
                 return i
             most = max(most, load64(c.rows + 8 * i + 8) - load64(c.rows + 8 * i))
+        if load64(c.rows + 8 * end) > c.data_size:
+            for i in range(start, end):
+                if load64(c.rows + 8 * i + 8) > c.data_size:
+                    return i
         if (most > 0 and c.data == NULL) or load64(c.rows + 8 * end) > MOST_BYTES:
             return start
     elif c.layout == FIXED:
@@ -432,6 +437,8 @@ cdef str fault_of(const Cells* c, int64_t i):
     end = load32(c.rows + 4 * i + 4) if c.layout == OFFSETS32 else load64(c.rows + 8 * i + 8)
     if start < 0 or end < start:
         return f"its offsets are {start} and {end}: must be at least 0, and not decrease"
+    if end > c.data_size:
+        return f"its offsets are {start} and {end}, the last offset of the column is {c.data_size}"
     return "the data is missing" if c.data == NULL else "the offsets exceed the address space"
 
 
@@ -527,6 +534,11 @@ cdef int point_cells(
             plus(plus(first, n, name), 1, name)
             c.rows = at_row(a.buffers[1], first, n + 1, 4 if layout == OFFSETS32 else 8, name)
             c.data = <const uint8_t*>a.buffers[2]
+            # Rows of the array that are not read show how much data there is.
+            if layout == OFFSETS32:
+                c.data_size = load32(at_row(a.buffers[1], plus(a.offset, a.length, name), 1, 4, name))
+            else:
+                c.data_size = load64(at_row(a.buffers[1], plus(a.offset, a.length, name), 1, 8, name))
     return 0
 
 

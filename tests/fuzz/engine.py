@@ -45,6 +45,7 @@ def attach(libfuzzer: ctypes.CDLL) -> None:
 PLAYED = {
     "rig": "tests.fuzz.fuzz_rig",
     "arguments": "tests.fuzz.fuzz_arguments",
+    "arrow": "tests.fuzz.fuzz_arrow",
     "tls": "tests.fuzz.fuzz_tls",
     "security": "tests.fuzz.fuzz_security",
 }

@@ -44,12 +44,13 @@ TARGETS = (
     Target("writing", 0.05, 60_000, 200),
     Target("messages", 0.15, 100_000, 700),
     Target("compression", 0.05, 70_900, 1000),
-    Target("records", 0.09, 40_000, 300),
-    Target("buffers", 0.09, 25_000, 400),
+    Target("records", 0.08, 39_000, 300),
+    Target("buffers", 0.07, 25_000, 400),
     Target("rig", 0.13, 900, 300),
     Target("tls", 0.09, 100, 150),
     Target("security", 0.05, 3_000, 400),
-    Target("arguments", 0.10, 100, 400),
+    Target("arguments", 0.06, 50, 400),
+    Target("arrow", 0.07, 1_050, 500),
 )
 assert sum(target.inputs for target in TARGETS) == 1_000_000
 
@@ -77,7 +78,7 @@ def environment(built: Path, target: Target) -> dict[str, str]:
         ),
         # Makes AddressSanitizer detect uses of freed Python objects as well, and LeakSanitizer find what they
         # refer to, such as OpenSSL's objects.
-        **({"PYTHONMALLOC": "malloc"} if target.name in ("arguments", "tls", "security") else {}),
+        **({"PYTHONMALLOC": "malloc"} if target.name in ("arguments", "arrow", "tls", "security") else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

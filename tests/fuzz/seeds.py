@@ -124,10 +124,17 @@ def rig() -> Iterator[bytes]:
 
 
 def arguments() -> Iterator[bytes]:
-    """Byte 0 is the kind, objects or Arrow data."""
+    """Any bytes are a valid input."""
     chosen = random.Random(6)
-    for number in range(24):
-        yield bytes([number % 2]) + chosen.randbytes(chosen.randrange(40, 300))
+    for _ in range(12):
+        yield chosen.randbytes(chosen.randrange(40, 300))
+
+
+def arrow() -> Iterator[bytes]:
+    """Any bytes are a valid input. Byte 0 is whether the first table is damaged."""
+    chosen = random.Random(9)
+    for number in range(40):
+        yield bytes([number % 3]) + chosen.randbytes(chosen.randrange(60, 400))
 
 
 def tls() -> Iterator[bytes]:
@@ -156,6 +163,7 @@ SEEDS = {
     "compression": compression,
     "rig": rig,
     "arguments": arguments,
+    "arrow": arrow,
 }
 
 

@@ -132,7 +132,7 @@ RELEASE_ARRAY = _release_with(ArrowArray)
 RELEASE_STREAM = _release_with(ArrowArrayStream)
 
 
-def _pointers(kind: Any, things: Any) -> Any:
+def pointers(kind: Any, things: Any) -> Any:
     array = (ctypes.POINTER(kind) * len(things))(
         *[ctypes.POINTER(kind)() if thing is None else ctypes.pointer(thing) for thing in things]
     )
@@ -145,7 +145,7 @@ def made_schema(form: str | None, name: str = "", children: Any = (), dictionary
     schema.format = None if form is None else form.encode()
     schema.name = name.encode()
     schema.n_children = len(children)
-    schema.children = _pointers(ArrowSchema, children)
+    schema.children = pointers(ArrowSchema, children)
     if dictionary is not None:
         schema.dictionary = ctypes.pointer(dictionary)
     schema.release = RELEASE_SCHEMA
@@ -168,7 +168,7 @@ def made_array(
     )
     array.buffers = ctypes.cast(places, ctypes.POINTER(ctypes.c_void_p))
     array.n_children = len(children)
-    array.children = _pointers(ArrowArray, children)
+    array.children = pointers(ArrowArray, children)
     if dictionary is not None:
         array.dictionary = ctypes.pointer(dictionary)
     array.release = RELEASE_ARRAY

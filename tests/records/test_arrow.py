@@ -232,6 +232,15 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
             lambda: words_of("w:1", made_array(-(2**63), None, b"a"), None, bytes(8)),
             "column .value, dictionary.: .*length -9",
         ),
+        # Offsets of rows that the table does not have show where the data ends.
+        (
+            lambda: one("z", made_array(2, None, struct.pack("<3i", 0, 999, 3), b"abc")),
+            "row 0 points outside .*: its offsets are 0 and 999, the last offset of the column is 3",
+        ),
+        (
+            lambda: one("Z", made_array(2, None, struct.pack("<3q", 0, 999, 3), b"abc")),
+            "row 0 points outside .*: its offsets are 0 and 999, the last offset of the column is 3",
+        ),
         (lambda: one("w:1", made_array(1, None, b"a", null_count=-2)), "null_count -2: must be -1, for un"),
         # What does not match the type.
         (
