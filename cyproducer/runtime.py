@@ -206,6 +206,7 @@ class Runtime:
                 )
             self.sender.release()
             self.selector.close()
+            self.accumulator.pool.give_back(everything=True)
 
     def flush(self, timeout_s: float) -> str | None:
         """Waits for everything accepted so far, callbacks included; on timeout returns what is left."""

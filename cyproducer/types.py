@@ -248,8 +248,9 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     """
 
     buffer_memory: int
-    """Maximum memory for records that are not acknowledged yet. send() blocks if it is exhausted. Default:
-    33554432.
+    """Maximum memory for records that are not acknowledged yet. send() blocks if it is exhausted. Memory
+    is taken as it is needed. Above 8 MiB, what was not needed for some seconds goes back to the system.
+    Default: 33554432.
     """
 
     max_block_ms: float

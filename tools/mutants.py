@@ -92,6 +92,30 @@ MUTANTS = [
     ),
     # Buffers
     Mutant(
+        "memory-kept-for-ever",
+        "cyproducer/accumulator/buffer_pool.pyx",
+        "            self.before = self.recent\n",
+        "            self.before = max(self.before, self.recent)\n",
+        (
+            "tests/accumulator/test_buffer_pool.py::"
+            "test_what_a_backlog_has_left_is_given_back_after_a_window_without_it",
+        ),
+    ),
+    Mutant(
+        "memory-in-use-not-counted-as-needed",
+        "cyproducer/accumulator/buffer_pool.pyx",
+        "            self.recent = self.in_use\n        self.held",
+        "            self.recent = 0\n        self.held",
+        ("tests/accumulator/test_buffer_pool.py::test_what_is_in_use_counts_as_needed",),
+    ),
+    Mutant(
+        "no-look-after-a-backlog",
+        "cyproducer/network/sender.pyx",
+        "            if self.accumulator.pool.in_use >= MOST_KEPT:\n",
+        "            if False:\n",
+        ("tests/producer/test_memory.py",),
+    ),
+    Mutant(
         "once-decided-without-a-check",
         "cyproducer/spark/exactly_once/driver.py",
         "        if problems := self._cluster.not_open(written):",

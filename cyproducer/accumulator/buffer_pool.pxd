@@ -5,6 +5,8 @@ from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     CLASSES = 24          # size classes: 2**MIN_SHIFT .. 2**(MIN_SHIFT + CLASSES - 1)
     MIN_SHIFT = 9         # the smallest buffer has 512 bytes
+    MOST_KEPT = 8 << 20   # a pool that never had more in use than this gives nothing back
+    WINDOW_NS = 2_000_000_000   # memory that was not needed in a whole window is given back
 
 # A buffer that is in a free list, or is being released: its first bytes hold the link.
 cdef struct FreeBuffer:
@@ -31,7 +33,11 @@ cdef class BufferPool:
     cdef int32_t waiting              # waiting threads and open tickets; read without the lock
     cdef int64_t exhausted            # waits that timed out
     cdef int64_t waited_ns            # total time spent waiting
-    cdef int64_t peak                 # highest in_use
+    cdef int64_t peak                 # highest in_use before this window
+    cdef int64_t recent               # highest in_use in this window
+    cdef int64_t before               # highest in_use in the last window
+    cdef int64_t turned_ns            # when this window began
+    cdef int64_t held                 # the most that was needed since memory was given back
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil
     cdef void reserve_now(self, int64_t size) noexcept nogil
@@ -48,6 +54,8 @@ cdef class BufferPool:
     cdef void _leave(self, Waiter* me) noexcept nogil
     cdef void _grant(self) noexcept nogil
     cdef void _trim(self) noexcept nogil
+    cdef FreeBuffer* _shed(self, int64_t limit) noexcept nogil
+    cdef int64_t _needed(self) noexcept nogil
 
 # A place in the pool's queue of waiters that no thread blocks on.
 cdef class Ticket:

@@ -15,6 +15,10 @@ A small buffer (up to 8 KiB) is kept only while the free lists hold no more than
 buffers just as well and may return their pages to the system: one record for each of ten thousand partitions
 must not leave ten thousand buffers behind.
 
+Memory that a backlog leaves behind goes back to the system: what records have not needed for a whole window
+is freed (``turn``, ``give_back``). Up to ``MOST_KEPT`` stays. Freeing alone is not enough with glibc: it
+keeps blocks below one that is in use.
+
 All functions can be called by any thread, with or without the GIL.
 """
 
@@ -40,6 +44,21 @@ from cyproducer.base.sync cimport (
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
 
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #endif
+    /* Other C libraries return large blocks when these are freed. */
+    static inline void cyp_return_memory(void) {
+    #ifdef __GLIBC__
+        malloc_trim(0);
+    #endif
+    }
+    """
+    void cyp_return_memory() nogil
 
 cdef enum:
     SMALL = 8192
@@ -77,6 +96,15 @@ cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept
     return item
 
 
+cdef void free_all(FreeBuffer* first) noexcept nogil:
+    """Frees a chain of buffers."""
+    cdef FreeBuffer* item
+    while first != NULL:
+        item = first
+        first = item.next
+        free(item)
+
+
 cdef class BufferPool:
     """A pool of ``total_bytes`` for records that are accepted and not yet acknowledged.
 
@@ -88,14 +116,11 @@ cdef class BufferPool:
             raise ValueError(f"total_bytes={total_bytes}: must be >= 0")
         cyp_mutex_init(&self.lock)
         self.total_bytes = total_bytes
+        self.held = self._needed()
 
     def __dealloc__(self):
-        cdef FreeBuffer* item
         for k in range(CLASSES):
-            while self.free_lists[k] != NULL:
-                item = self.free_lists[k]
-                self.free_lists[k] = item.next
-                free(item)
+            free_all(self.free_lists[k])
         pthread_mutex_destroy(&self.lock)
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil:
@@ -104,8 +129,8 @@ cdef class BufferPool:
         pthread_mutex_lock(&self.lock)
         if self.first_waiter == NULL and self.in_use + size <= self.total_bytes:
             self.in_use += size
-            if self.in_use > self.peak:
-                self.peak = self.in_use
+            if self.in_use > self.recent:
+                self.recent = self.in_use
             ok = True
         pthread_mutex_unlock(&self.lock)
         return ok
@@ -118,8 +143,8 @@ cdef class BufferPool:
         """
         pthread_mutex_lock(&self.lock)
         self.in_use += size
-        if self.in_use > self.peak:
-            self.peak = self.in_use
+        if self.in_use > self.recent:
+            self.recent = self.in_use
         pthread_mutex_unlock(&self.lock)
 
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1:
@@ -224,8 +249,8 @@ cdef class BufferPool:
             if self.in_use + first.need > self.total_bytes:
                 return
             self.in_use += first.need
-            if self.in_use > self.peak:
-                self.peak = self.in_use
+            if self.in_use > self.recent:
+                self.recent = self.in_use
             self.first_waiter = first.next
             if first.next == NULL:
                 self.last_waiter = NULL
@@ -245,14 +270,24 @@ cdef class BufferPool:
 
     cdef void _trim(self) noexcept nogil:
         """Frees cached buffers, large ones first, until the total fits the budget. The lock is held."""
+        free_all(self._shed(self.total_bytes))
+
+    cdef FreeBuffer* _shed(self, int64_t limit) noexcept nogil:
+        """Takes cached buffers out, large ones first, until the total is at most ``limit``. The lock is held.
+
+        Returns them as a chain, which the caller frees.
+        """
         cdef int k
         cdef FreeBuffer* item
+        cdef FreeBuffer* useless = NULL
         for k in range(CLASSES - 1, -1, -1):
-            while self.free_lists[k] != NULL and self.in_use + self.cached > self.total_bytes:
+            while self.free_lists[k] != NULL and self.in_use + self.cached > limit:
                 item = self.free_lists[k]
                 self.free_lists[k] = item.next
                 self.cached -= <int64_t>1 << (MIN_SHIFT + k)
-                free(item)
+                item.next = useless
+                useless = item
+        return useless
 
     cdef void make_room(self) noexcept nogil:
         """Frees cached buffers if the budget requires it, for memory that does not come from ``allocate``."""
@@ -294,10 +329,7 @@ cdef class BufferPool:
             useless = self._keep(item, useless)
         self._grant()
         pthread_mutex_unlock(&self.lock)
-        while useless != NULL:
-            item = useless
-            useless = item.next
-            free(item)
+        free_all(useless)
 
     cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil:
         """Puts a buffer into the free list of its size, or in front of ``useless``, the chain to be freed.
@@ -327,6 +359,59 @@ cdef class BufferPool:
         pthread_mutex_unlock(&self.lock)
         free(useless)
 
+    # Giving memory back
+
+    cdef int64_t _needed(self) noexcept nogil:
+        """The bytes that records have needed lately, or may need at any time. The lock is held."""
+        return max(self.recent, self.before, <int64_t>MOST_KEPT // 2)
+
+    def turn(self, int64_t now_ns):
+        """Notes what was needed until ``now_ns``; returns whether ``give_back`` is worth while.
+
+        It is once a whole window has needed less than before, by half of ``MOST_KEPT`` at least.
+        """
+        cdef bint due
+        pthread_mutex_lock(&self.lock)
+        if now_ns - self.turned_ns >= WINDOW_NS:
+            self.turned_ns = now_ns
+            self.before = self.recent
+            self.peak = max(self.peak, self.recent)
+            self.recent = self.in_use
+        self.held = max(self.held, self._needed())
+        due = self.held - self._needed() >= MOST_KEPT // 2
+        pthread_mutex_unlock(&self.lock)
+        return due
+
+    def next_turn_ns(self):
+        """Returns when to call ``turn`` next, for memory that may become spare; None if there is none."""
+        cdef int64_t most
+        cdef int64_t next_ns
+        pthread_mutex_lock(&self.lock)
+        most = max(self.held, self.recent)
+        next_ns = self.turned_ns + WINDOW_NS
+        pthread_mutex_unlock(&self.lock)
+        return next_ns if most >= MOST_KEPT else None
+
+    def give_back(self, bint everything=False):
+        """Frees the cached buffers that were not needed lately, and returns free memory to the system.
+
+        ``everything``: frees all of them, because the producer is closed. Takes up to a second for 600 MB,
+        without the GIL; glibc may keep other threads from allocating for a part of that.
+        """
+        cdef FreeBuffer* useless
+        cdef int64_t needed
+        cdef int64_t held
+        with nogil:
+            pthread_mutex_lock(&self.lock)
+            needed = 0 if everything else self._needed()
+            held = max(self.held, self._needed())
+            useless = self._shed(needed)
+            self.held = self._needed()
+            pthread_mutex_unlock(&self.lock)
+            free_all(useless)
+            if held - needed >= MOST_KEPT // 2 and held >= MOST_KEPT:
+                cyp_return_memory()
+
     # For tests and metrics.
 
     @property
@@ -347,7 +432,7 @@ cdef class BufferPool:
     @property
     def peak_bytes(self):
         """The highest number of bytes that were ever reserved at once."""
-        return self.peak
+        return max(self.peak, self.recent)
 
     @property
     def waiting_threads(self):

@@ -262,7 +262,8 @@ class OptionTable:
     buffer_memory = Option(
         33554432,
         kind.whole(1, kind.INT64_MAX, "bytes"),
-        "Maximum memory for records that are not acknowledged yet. send() blocks if it is exhausted",
+        "Maximum memory for records that are not acknowledged yet. send() blocks if it is exhausted. Memory "
+        "is taken as it is needed. Above 8 MiB, what was not needed for some seconds goes back to the system",
     )
     max_block_ms = Option(
         60000,

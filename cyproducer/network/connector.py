@@ -113,7 +113,8 @@ class Connector:
         """
         self._config = config
         self._log = Log("cyproducer", config.client_id)
-        self._background = background or Background(sender.request_control)
+        #: Runs what may block on threads of its own, until ``close()``.
+        self.background = background or Background(sender.request_control)
         # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
         # import would leave a module that no thread of the child completes.
         #: None: connections go to the brokers directly.
@@ -248,7 +249,7 @@ class Connector:
             self.states.begin_resolve(node_id, now_ms)
             hook = self._config.broker_address
             if hook is not None and node_id >= 0:
-                self._mappings[node_id] = self._background.start(partial(mapped, hook, host, port))
+                self._mappings[node_id] = self.background.start(partial(mapped, hook, host, port))
             else:
                 self._look_up(node_id, host, port, canonical, now_ms)
             return
@@ -425,7 +426,7 @@ class Connector:
         self._take_reload()
         now_ms = self._clock.monotonic_ns() / 1e6
         if self._reload is None and self._tls.has_files:
-            self._reload = self._background.start(self._tls.reload)
+            self._reload = self.background.start(self._tls.reload)
             self._reload_began_ms = now_ms
         # A function for the key's password that hangs must not keep all connections from being made.
         if self._reload is not None and now_ms - self._reload_began_ms < PATIENCE_WITH_RELOAD_MS:
@@ -543,7 +544,7 @@ class Connector:
             self._config,
             connection.where,
             partial(converse, self._broker_name(connection)),
-            self._background,
+            self.background,
             self._rng,
             send_handshake,
             send_authenticate,
@@ -610,7 +611,7 @@ class Connector:
         due_ms = max(self._tokens.refresh_at_ms, self._fetch_from_ms)
         if now_ms < due_ms:
             return due_ms
-        self._fetch = self._background.start(self._tokens.current)
+        self._fetch = self.background.start(self._tokens.current)
         return math.inf
 
     def _renew(self, connection: Connection, authentication: "Authentication", now_ms: float) -> float:
@@ -812,7 +813,7 @@ class Connector:
     def close(self) -> None:
         """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
-        self._background.close()
+        self.background.close()
 
 
 def refuses_credentials(connection: Connection, cause: BaseException) -> bool:

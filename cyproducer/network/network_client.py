@@ -43,7 +43,7 @@ from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, UNKNOWN_TOPIC_OR_PAR
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
-from cyproducer.network.background import Background
+from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
@@ -154,6 +154,7 @@ class NetworkClient:
         # Kept even after a rebootstrap, which forgets the broker that failed.
         self._last_failure: tuple[BaseException, float] | None = None
         self._log_limit = LogLimit(self._log.log, sender.request_control)
+        self._giving_back: Task[None] | None = None
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         idempotence = Idempotence(config.transactional_id is not None)
         #: Decides about batches that did not succeed.
@@ -459,7 +460,23 @@ class NetworkClient:
         if self._shrunk or self._purges:
             connections_ms = min(connections_ms, COMPRESSING_MS)
         lines_ms = self._log_limit.flush(now_ms)
-        return max(0.0, min(overdue_ms, identity_ms, questions_ms, metadata_ms, connections_ms, lines_ms))
+        memory_ms = self._give_back_memory(now_ms)
+        return max(
+            0.0,
+            min(overdue_ms, identity_ms, questions_ms, metadata_ms, connections_ms, lines_ms, memory_ms),
+        )
+
+    def _give_back_memory(self, now_ms: float) -> float:
+        """Begins to give back what a backlog has left; returns the milliseconds until the next look."""
+        pool = self._sender.accumulator.pool
+        if self._giving_back is not None and not self._giving_back.done:
+            return math.inf
+        if pool.turn(int(now_ms * 1e6)):
+            # Not on this thread: it could not send meanwhile.
+            self._giving_back = self._connector.background.start(pool.give_back)
+            return math.inf
+        next_ns = pool.next_turn_ns()
+        return math.inf if next_ns is None else next_ns / 1e6 - now_ms
 
     def _nodes(self) -> list[int]:
         """The nodes to connect to if any broker will do."""

@@ -24,6 +24,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 
+from cyproducer.accumulator.buffer_pool cimport MOST_KEPT, WINDOW_NS
 from cyproducer.accumulator.parked_records cimport (
     apply_topic,
     fail_overdue,
@@ -389,6 +390,9 @@ cdef class Sender:
             # The control plane closes connections with overdue requests: its next tick must not come after
             # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
+            if self.accumulator.pool.in_use >= MOST_KEPT:
+                # It gives memory back once this is over.
+                self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
             transport.in_flight += self.settings.acks != 0
             self.write(transport, now)
             if self.transport_of(fd) != transport:

@@ -307,3 +307,85 @@ def test_thousands_of_random_operations_leak_no_memory() -> None:
     assert pool.peak_bytes <= pool.total_bytes
     # The whole pool can still be lent at once.
     assert borrow(pool, 64 * 1024).capacity == 64 * 1024
+
+
+# Giving memory back
+
+MIB = 1 << 20
+SECOND_NS = 1_000_000_000
+
+
+def use(pool: BufferPool, mib: int) -> None:
+    """Has buffers of 128 KiB in use at once, and releases them."""
+    for lease in [borrow(pool, 131_072) for _ in range(8 * mib)]:
+        lease.release()
+
+
+def test_what_a_backlog_has_left_is_given_back_after_a_window_without_it() -> None:
+    pool = BufferPool(256 * MIB)
+    assert not pool.turn(10 * SECOND_NS)
+    assert pool.next_turn_ns() is None
+    use(pool, 64)
+    assert pool.next_turn_ns() == 12 * SECOND_NS
+    assert not pool.turn(11 * SECOND_NS)
+    # The window that has ended had the backlog in it.
+    assert not pool.turn(12 * SECOND_NS)
+    assert not pool.turn(13 * SECOND_NS)
+    assert pool.cached_bytes == 64 * MIB
+    assert pool.turn(14 * SECOND_NS)
+    pool.give_back()
+    assert pool.cached_bytes == 4 * MIB
+    assert not pool.turn(16 * SECOND_NS)
+    assert pool.next_turn_ns() is None
+    assert pool.peak_bytes == 64 * MIB
+
+
+def test_what_is_in_use_counts_as_needed() -> None:
+    pool = BufferPool(256 * MIB)
+    leases = [borrow(pool, 131_072) for _ in range(8 * 16)]
+    use(pool, 32)
+    for second in (10, 12, 14):
+        due = pool.turn(second * SECOND_NS)
+    assert due
+    pool.give_back()
+    assert (pool.used_bytes, pool.cached_bytes) == (16 * MIB, 0)
+    assert pool.next_turn_ns() == 16 * SECOND_NS
+    for lease in leases:
+        lease.release()
+
+
+def test_what_every_window_needs_is_kept() -> None:
+    pool = BufferPool(256 * MIB)
+    for second in range(10, 40):
+        if second % 2 == 0:
+            use(pool, 32)
+        assert not pool.turn(second * SECOND_NS)
+    assert pool.cached_bytes == 32 * MIB
+
+
+def test_a_pool_that_never_had_much_keeps_it() -> None:
+    pool = BufferPool(256 * MIB)
+    use(pool, 7)
+    for second in range(10, 20):
+        assert not pool.turn(second * SECOND_NS)
+        assert pool.next_turn_ns() is None
+    assert pool.cached_bytes == 7 * MIB
+
+
+def test_a_backlog_that_fits_no_free_list_is_given_back_too() -> None:
+    """glibc keeps what is freed below a block that is in use."""
+    pool = BufferPool(256 * MIB)
+    leases = [borrow(pool, 200_000) for _ in range(100)]
+    for lease in leases:
+        lease.release()
+    assert [pool.turn(second * SECOND_NS) for second in (10, 12)] == [False, True]
+    pool.give_back()
+    assert not pool.turn(16 * SECOND_NS)
+
+
+def test_a_closed_producers_pool_keeps_nothing() -> None:
+    pool = BufferPool(256 * MIB)
+    use(pool, 64)
+    pool.give_back(everything=True)
+    assert pool.cached_bytes == 0
+    assert borrow(pool, 131_072).capacity == 131_072

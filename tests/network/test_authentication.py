@@ -768,7 +768,7 @@ def test_a_token_that_is_still_due_after_fetching_is_not_fetched_at_once(refuses
     clock.set_unix_ms(1_700_000_085_000)
     connector = Connector.__new__(Connector)
     connector._tokens, connector._fetch, connector._fetch_from_ms = tokens, None, -math.inf
-    connector._background = Background(lambda: None)
+    connector.background = Background(lambda: None)
     connector.any_ready = lambda: True  # type: ignore[method-assign]
     began_ms = clock.monotonic_ns() / 1e6
     connection = threading.Thread(target=tokens.current)
