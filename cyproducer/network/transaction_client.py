@@ -329,6 +329,8 @@ class TransactionClient:
             sender.partitions_added(machine.added)
             machine.added = []
         if not machine.accepts_records and machine.state is not self._refused_as:
+            # A thread whose send() is refused because the producer has failed finds no record pending either.
+            self._give_up_records()
             self._refuse_records()
         hurry = machine.state in (State.PREPARING, State.COMMITTING)
         if hurry is not self._hurried:

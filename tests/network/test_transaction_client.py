@@ -687,6 +687,29 @@ def test_a_call_of_a_fenced_producer_leaves_no_record_pending(cluster: ScriptedC
         assert flying.failed()
 
 
+def test_send_refuses_records_of_a_fenced_producer_only_when_no_other_is_pending(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+    with transacting(cluster) as producer:
+        client = client_of(producer)
+        refuse_records = client._refuse_records
+
+        def refuse() -> None:
+            seen.extend(future.is_done for future in futures)
+            refuse_records()
+
+        producer.begin_transaction()
+        futures = [producer.send("t", b"1", partition=0), producer.send("unknown", b"2")]
+        cluster.wait_for_requests(PRODUCE, 1)
+        cluster.act(TXN_OFFSET_COMMIT, Act(error=FENCED))
+        monkeypatch.setattr(client, "_refuse_records", refuse)
+        with pytest.raises(errors.ProducerFencedError):
+            producer.send_offsets_to_transaction(OFFSETS, GROUP)
+        assert seen == [True, True]
+
+
 def test_a_call_of_a_fenced_producer_waits_for_a_batch_that_is_being_compressed(
     first: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

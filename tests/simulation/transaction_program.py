@@ -456,6 +456,8 @@ class Program:
             attempt.refused += 1
             if isinstance(error, errors.IllegalStateError):
                 self.wrong.append(f"send() in {attempt} raises {error!r}")
+            if isinstance(error, errors.ApplicationRecoverableError):
+                self._check_outcomes(f"send() raises {error!r}")
             if isinstance(error, errors.AbortableError | errors.ApplicationRecoverableError):
                 raise
         else:
