@@ -48,6 +48,8 @@ log = Log("cyproducer")
 #: How long the sender may take to end after close()'s time is over. It takes a millisecond, unless the
 #: machine is overloaded. Futures without an outcome would be worse than a close() that returns late.
 _END_S = 1.0
+#: In how many waits a closing thread divides this time; see ``Runtime._await_end``.
+_END_WAITS = 20
 #: How long the callbacks of the records that close() has failed may take after that.
 _CALLBACKS_S = 0.05
 #: After this time, a close() logs what it still waits for.
@@ -267,7 +269,8 @@ class Runtime:
         deadline = time.monotonic() + timeout_s
         try:
             self._deadlines.append(deadline)
-            if not self._close_lock.acquire_patiently(timeout_s + _END_S):
+            acquire = self._close_lock.acquire_patiently
+            if not acquire(timeout_s) and not self._await_end(acquire):
                 self.log.error("another thread is closing the producer and has not finished in time")
                 return 0
             return 0 if self.closed else self._close(timeout_s, unasked)
@@ -318,11 +321,9 @@ class Runtime:
         self.sender.stop()
         if self.thread.ident is None:
             self._end()
-        else:
-            self.thread.join(_END_S)
-        if self.thread.is_alive():
+        elif not self._await_end(self._has_ended):
             self.log.error("the sender thread did not end; its sockets stay open until the process exits")
-        elif self.lost:
+        if self.lost and not self.thread.is_alive():
             lost = self.accumulator.counters()["records_failed"] - self._failed_before
         self.client.close()
         patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
@@ -348,6 +349,30 @@ class Runtime:
                 self.lost,
             )
         return lost
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Waits for the end of the sender thread; returns whether it has ended."""
+        self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def _await_end(self, wait: Callable[[float], bool]) -> bool:
+        """Calls ``wait`` with some seconds until it returns True; gives up if the sender makes no progress.
+
+        Counts waits, not time. The sender needs the GIL to end, and other threads may hold it for any time.
+        This thread needs it after each wait, too, so that the sender gets about as many turns.
+        """
+        waits, before = 0, None
+        while waits < _END_WAITS:
+            if wait(_END_S / _END_WAITS):
+                return True
+            left = (
+                self.accumulator.incomplete_batches,
+                self.accumulator.parked_records,
+                self.sender.counters()["connections"],
+            )
+            waits = waits + 1 if left == before else 1
+            before = left
+        return False
 
     def _close_transaction(self, transactions: "TransactionClient") -> None:
         """Has an open transaction aborted, and waits for one that is being ended."""

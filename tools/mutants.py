@@ -1575,6 +1575,31 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "end-awaited-once",
+        "cyproducer/runtime.py",
+        "            waits = waits + 1 if left == before else 1\n",
+        "            waits += 1\n",
+        (
+            "tests/producer/test_producer_closing.py::test_close_gives_up_only_if_the_sender_makes_no_progress",
+        ),
+    ),
+    Mutant(
+        "second-close-awaits-once",
+        "cyproducer/runtime.py",
+        "            if not acquire(timeout_s) and not self._await_end(acquire):\n",
+        "            if not acquire(timeout_s):\n",
+        (
+            "tests/producer/test_producer_closing.py::test_a_second_close_0_counts_its_waits_for_the_first_one",
+        ),
+    ),
+    Mutant(
+        "failure-releases-the-gil",
+        "cyproducer/futures/delivery.pyx",
+        "    settled(d, FAILED)\n",
+        "    with nogil:\n        settled(d, FAILED)\n",
+        ("tests/producer/test_producer_closing.py::test_records_fail_without_a_release_of_the_gil_for_each",),
+    ),
+    Mutant(
         "sender-error-unnamed",
         "cyproducer/runtime.py",
         '            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")\n',

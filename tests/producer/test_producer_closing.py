@@ -4,16 +4,19 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
+from cyproducer.runtime import Runtime
 from cyproducer.user_thread import NAME
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
@@ -189,6 +192,116 @@ def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
         with producer:
             pass
         assert sorted(closed) == ["key", "spy", "value"]
+
+
+class LateThread:
+    """A sender thread that gets the GIL only when the thread that closes has waited some times."""
+
+    def __init__(self, thread: threading.Thread, waits: int, go_on: threading.Event) -> None:
+        self._thread, self._waits, self._go_on = thread, waits, go_on
+        self.ident, self.is_alive = thread.ident, thread.is_alive
+
+    def join(self, timeout: float) -> None:
+        self._waits -= 1
+        if self._waits == 0:
+            self._go_on.set()
+            self._thread.join(WAIT_S)
+
+
+def test_close_0_counts_its_waits_for_the_sender_and_not_their_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other threads may hold the GIL for a second, several times until the sender has ended."""
+    go_on = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.script = no_produce
+        future = producer.send("orders", b"1")
+        runtime = producer._runtime
+        end = runtime._end
+
+        def end_late() -> None:
+            assert go_on.wait(WAIT_S)
+            end()
+
+        monkeypatch.setattr(runtime, "_end", end_late)
+        monkeypatch.setattr(runtime, "thread", LateThread(runtime.thread, 15, go_on))  # type: ignore[arg-type]
+        producer.close(0)
+        assert future.failed()
+    assert "did not end" not in caplog.text
+
+
+def test_a_second_close_0_counts_its_waits_for_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits: list[float] = []
+
+    def acquire(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return len(waits) >= 15
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.script = no_produce
+        future = producer.send("orders", b"1")
+        held = SimpleNamespace(acquire_patiently=acquire, release=lambda: None)
+        monkeypatch.setattr(producer._runtime, "_close_lock", held)
+        producer.close(0)
+        assert future.failed()
+    assert waits[0] == 0
+    assert "has not finished in time" not in caplog.text
+
+
+def test_close_gives_up_only_if_the_sender_makes_no_progress() -> None:
+    """It fails thousands of records, and closes many connections."""
+    waits: list[float] = []
+    runtime: Any = SimpleNamespace(
+        accumulator=SimpleNamespace(incomplete_batches=0, parked_records=0),
+        sender=SimpleNamespace(counters=lambda: {"connections": 0}),
+    )
+
+    def wait(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        left = max(0, 90 - len(waits))
+        runtime.accumulator.incomplete_batches = max(0, left - 60)
+        runtime.accumulator.parked_records = max(0, left - 30)
+        runtime.sender.counters = lambda: {"connections": left}
+        return False
+
+    assert not Runtime._await_end(runtime, wait)
+    assert len(waits) == 90 + 19
+    assert sum(waits[90:]) == pytest.approx(1, abs=0.1)
+
+
+def test_records_fail_without_a_release_of_the_gil_for_each() -> None:
+    """Each release may cost as long as another thread computes: a thread in Python code sees all or none."""
+    ready, stop, seen = threading.Event(), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        first, last = futures[0], futures[-1]
+        ready.set()
+        while not stop.is_set():
+            if first.is_done and not last.is_done:
+                seen.set()
+
+    interval = sys.getswitchinterval()
+    given = {"batch_size": 0, "max_in_flight_requests_per_connection": 1}
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
+        producer.partitions_for("orders")
+        cluster.script = no_produce
+        producer.send("orders", b"")
+        cluster.wait_for_requests(PRODUCE, 1)
+        futures = [producer.send("orders", b"") for _ in range(30_000)]
+        watching = threading.Thread(target=watch)
+        sys.setswitchinterval(1e-6)
+        try:
+            watching.start()
+            assert ready.wait(WAIT_S)
+            producer.close(0)
+        finally:
+            sys.setswitchinterval(interval)
+            stop.set()
+            watching.join(WAIT_S)
+        assert all(future.failed() for future in futures)
+    assert not seen.is_set()
 
 
 class ClosesMeanwhile:
