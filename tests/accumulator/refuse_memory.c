@@ -1,6 +1,8 @@
 /* When preloaded, lets allocations of cyproducer's extensions fail on request. glibc only.
  *
- * Allocations of the interpreter always succeed: its behaviour without memory is not under test.
+ * Allocations of the interpreter and of other packages always succeed: their behaviour without memory is not
+ * under test. PACKAGE is the directory of the extensions. A part of it is not enough: in a clone whose name is
+ * cyproducer, every package of its environment has that name in its path.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +29,7 @@ long refuse_memory(long pass, long refuse)
 static int refused(void *caller)
 {
     Dl_info info;
-    if (to_refuse == 0 || !dladdr(caller, &info) || !strstr(info.dli_fname, "/cyproducer/"))
+    if (to_refuse == 0 || !dladdr(caller, &info) || strncmp(info.dli_fname, PACKAGE, strlen(PACKAGE)))
         return 0;
     if (to_pass > 0) {
         to_pass--;

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import cyproducer
+
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(cyproducer.__file__).parent
 SOURCE = Path(__file__).with_name("refuse_memory.c")
 COMPILER = shutil.which("cc")
 
@@ -20,7 +23,7 @@ def test_a_failing_allocation_loses_no_parked_record_and_no_callback(tmp_path: P
     assert COMPILER is not None
     library = tmp_path / "refuse_memory.so"
     subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"],
+        [COMPILER, "-shared", "-fPIC", "-O1", f'-DPACKAGE="{PACKAGE}/"', "-o", library, SOURCE, "-ldl"],
         check=True,
     )
     # Appended to the path: an installed package takes precedence over the sources next to these tests.
