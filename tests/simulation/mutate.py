@@ -36,9 +36,9 @@ MUTATIONS = [
     Mutation(
         "wrong-culprit",
         "the record after the one that a broker named fails instead of it",
-        "cyproducer/network/batch_errors.pyx",
-        "culprits = {place: text for",
-        "culprits = {(place + 1) % b.count: text for",
+        "cyproducer/network/produce_codec.pyx",
+        "found[place] = text",
+        "found[(place + 1) % records] = text",
     ),
     Mutation(
         "lost-answer",
