@@ -12,7 +12,6 @@ A collected producer is closed on a thread of its own, because the garbage colle
 
 import logging
 import math
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
-from cyproducer.base.clock import Clock
+from cyproducer.base.clock import Clock, monotonic_ns, monotonic_s
 from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.hubs import RLock
 from cyproducer.base.originals import DefaultSelector
@@ -212,21 +211,21 @@ class Runtime:
 
     def flush(self, timeout_s: float) -> str | None:
         """Waits for everything accepted so far, callbacks included; on timeout returns what is left."""
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         try:
             return self._flush(timeout_s)
         finally:
-            self.accumulator.add_flush_time(time.monotonic_ns() - began_ns)
+            self.accumulator.add_flush_time(monotonic_ns() - began_ns)
 
     def _flush(self, timeout_s: float) -> str | None:
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         if not self.accumulator.flush(timeout_s):
             return (
                 f"not complete: {counted(self.accumulator.incomplete_batches, 'batch')}, "
                 f"{counted(self.accumulator.parked_records, 'record')} without metadata: "
                 f"{self.client.diagnosis()}"
             )
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, deadline - monotonic_s())
         patience = min(left, DRAIN_S) if user_thread.is_current() else left
         if self.callbacks.wait_idle(patience):
             return None
@@ -245,18 +244,18 @@ class Runtime:
         """
         client = self.client.transactions
         assert client is not None
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         awaits_callbacks = event is not Event.ABORT and self.callbacks.started
         call = client.begin_end(event, not awaits_callbacks)
         try:
             if awaits_callbacks and client.is_accepted(call, timeout_s):
-                left = self._flush(max(0.0, deadline - time.monotonic()))
+                left = self._flush(max(0.0, deadline - monotonic_s()))
                 if left is not None and not call.done:
                     raise errors.KafkaTimeoutError(
                         f"{call.name} not complete within {timeout_s:g} s: {left}; call it again to go on"
                     )
                 client.release(call)
-            return client.await_end(call, max(0.0, deadline - time.monotonic()), timeout_s)
+            return client.await_end(call, max(0.0, deadline - monotonic_s()), timeout_s)
         finally:
             client.give_up(call)
 
@@ -266,7 +265,7 @@ class Runtime:
         If several threads close, the earliest deadline counts for all. ``unasked``: the program did not call
         the producer's ``close()``, so losses are logged here.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         try:
             self._deadlines.append(deadline)
             acquire = self._close_lock.acquire_patiently
@@ -291,15 +290,15 @@ class Runtime:
         if self._failed_before is None:
             self._failed_before = self.accumulator.counters()["records_failed"]
         done = told = False
-        began = time.monotonic()
+        began = monotonic_s()
         # If the sender has ended, for example in an interrupted close(), nothing drains.
         while self.thread.is_alive() and not done:
-            left = min(self._deadlines) - time.monotonic()
+            left = min(self._deadlines) - monotonic_s()
             done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
             user_thread.run_stranded()
             if left <= 0:
                 break
-            if not done and not told and time.monotonic() - began >= _PATIENCE_S:
+            if not done and not told and monotonic_s() - began >= _PATIENCE_S:
                 told = True
                 self.log.log(
                     logging.WARNING if unasked else logging.INFO,
@@ -326,13 +325,13 @@ class Runtime:
         if self.lost and not self.thread.is_alive():
             lost = self.accumulator.counters()["records_failed"] - self._failed_before
         self.client.close()
-        patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
+        patience = max(_CALLBACKS_S, min(self._deadlines) - monotonic_s())
         if user_thread.is_current():
             # A callback may be logging, and waiting for the log handler that closes here.
             patience = min(patience, DRAIN_S)
         self.callbacks.close(patience)
         if self._registry is not None:
-            left = min(min(self._deadlines) - time.monotonic(), self.config.close_timeout_ms / 1000)
+            left = min(min(self._deadlines) - monotonic_s(), self.config.close_timeout_ms / 1000)
             self._registry.close(max(DRAIN_S, left))
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         if self.closed:
@@ -379,10 +378,10 @@ class Runtime:
         if not self.thread.is_alive():
             return
         # As long as records have: a coordinator that is gone is tried again for ever.
-        latest = time.monotonic() + self.config.delivery_timeout_ms / 1000
+        latest = monotonic_s() + self.config.delivery_timeout_ms / 1000
         call = transactions.begin_close()
         while True:
-            left = min(latest, *self._deadlines) - time.monotonic()
+            left = min(latest, *self._deadlines) - monotonic_s()
             if transactions.await_close(call, max(0.0, min(left, _SLICE_S))) or left <= 0:
                 break
             user_thread.run_stranded()
@@ -417,19 +416,19 @@ def finish(runtime: Runtime) -> None:
         return
     # If no thread can be started, the producer's own sender keeps sending until the exit closes it.
     with suppress(RuntimeError):
-        start_thread("cyproducer-close", drain, runtime, time.monotonic())
+        start_thread("cyproducer-close", drain, runtime, monotonic_s())
 
 
 def drain(runtime: Runtime, began: float) -> None:
     """Closes within close_timeout_ms, counted from ``began``, and logs how many records were lost."""
-    left = began + runtime.config.close_timeout_ms / 1000 - time.monotonic()
+    left = began + runtime.config.close_timeout_ms / 1000 - monotonic_s()
     runtime.close(max(0.0, left), unasked=True)
 
 
 def close_all() -> None:
     """Closes every open producer when the process ends, all at the same time."""
     ensure_own_process()
-    began = time.monotonic()
+    began = monotonic_s()
     left = [runtime for runtime in list(_runtimes) if not runtime.closed]
     for runtime in left:
         runtime.accumulator.close()

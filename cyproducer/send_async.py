@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
 from cyproducer.base.channel import channel
+from cyproducer.base.clock import monotonic_s
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.errors import BrokerResponseError
 from cyproducer.futures.delivery import RecordFuture, failed_future
@@ -123,7 +124,7 @@ async def accepted(
     ``extended`` runs before that; None: the record is bytes already.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + producer.config.max_block_ms / 1000
+    deadline = monotonic_s() + producer.config.max_block_ms / 1000
     arguments: Arguments = (
         record.topic,
         record.value,
@@ -146,7 +147,7 @@ async def accepted(
             if not client.view.knows(record.topic):
                 try:
                     await loop.run_in_executor(
-                        None, client.wait_for_topic, record.topic, deadline - loop.time()
+                        None, client.wait_for_topic, record.topic, deadline - monotonic_s()
                     )
                 except BrokerResponseError as error:
                     producer._note_refused(error)
@@ -157,7 +158,7 @@ async def accepted(
     topic, partition = arguments[0], arguments[4]
     asked = False
     while True:
-        left_s = max(0.0, deadline - loop.time())
+        left_s = max(0.0, deadline - monotonic_s())
         ticket = None
         if reason.what == "memory":
             ticket = await _memory(producer, loop, reason.size, topic, left_s)

@@ -6,13 +6,13 @@ records of several threads go to the same transaction.
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_ns
 from cyproducer.base.durations import duration
 from cyproducer.base.words import line_prefix
 from cyproducer.control.transaction_calls import Event, Offsets, Prepared
@@ -219,11 +219,11 @@ class TransactionalCalls:
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
         """Adds the time of a block to the metrics."""
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         try:
             yield
         finally:
-            self._runtime.accumulator.add_transaction_time(step, time.monotonic_ns() - began_ns)
+            self._runtime.accumulator.add_transaction_time(step, monotonic_ns() - began_ns)
 
 
 class Transaction:

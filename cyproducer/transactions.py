@@ -9,13 +9,13 @@ them, for programs that call often: opening them takes longer than a call. All o
 
 import os
 import random
-import time
 import weakref
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
 from cyproducer.config import ProducerConfig, option_name
 from cyproducer.control.apis import TransactionListing
@@ -262,7 +262,7 @@ class TransactionAdmin:
 
     def _deadline(self, timeout: float | None) -> tuple[float, float]:
         seconds = self._seconds(timeout)
-        return time.monotonic() + seconds, seconds
+        return monotonic_s() + seconds, seconds
 
     def _end_all(
         self, prepared: Iterable[PreparedTransaction], commit: bool, fence: bool, timeout: float | None

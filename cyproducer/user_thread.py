@@ -17,7 +17,6 @@ is waited for. So every function may also be interrupted by another call of itse
 import itertools
 import logging
 import sys
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from functools import partial
 from typing import Any
 
 from cyproducer.base import hub_kinds
+from cyproducer.base.clock import unix_ms
 from cyproducer.base.hubs import Event, look_for_hubs
 from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
 from cyproducer.base.threads import current_name, new_thread
@@ -243,7 +243,7 @@ class Log:
                 self._prefix + printable(text % args if args else text),
                 where,
                 exc_info,
-                time.time(),
+                unix_ms() / 1000,
                 get_ident(),
                 current_name(),
             )

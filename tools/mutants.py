@@ -1367,6 +1367,13 @@ MUTANTS = [
         ("tests/records/test_arrow.py::test_impossible_sizes_and_missing_pointers_are_refused",),
     ),
     Mutant(
+        "offset-behind-the-last-one",
+        "cyproducer/records/columnar.pyx",
+        "if bad or load32(c.rows + 4 * end) > c.data_size or (",
+        "if bad or (",
+        ("tests/records/test_arrow.py::test_impossible_sizes_and_missing_pointers_are_refused",),
+    ),
+    Mutant(
         "released-array",
         "cyproducer/records/columnar.pyx",
         "if a.release == NULL:",
@@ -1457,8 +1464,8 @@ MUTANTS = [
     Mutant(
         "interrupt-makes-time-longer",
         "cyproducer/cli/line_producer.py",
-        "deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)",
-        "deadline_s = time.monotonic() + interrupted_timeout_s",
+        "deadline_s = min(deadline_s, monotonic_s() + interrupted_timeout_s)",
+        "deadline_s = monotonic_s() + interrupted_timeout_s",
         ("tests/cli/test_line_producer.py::test_an_interrupt_makes_no_time_longer",),
     ),
     Mutant(
@@ -1524,7 +1531,7 @@ MUTANTS = [
     Mutant(
         "each-wait-its-own-time",
         "cyproducer/send_async.py",
-        "left_s = max(0.0, deadline - loop.time())",
+        "left_s = max(0.0, deadline - monotonic_s())",
         "left_s = producer.config.max_block_ms / 1000",
         ("tests/producer/test_send_async_waits.py::test_all_waits_of_one_call_share_max_block_ms",),
     ),
@@ -1568,7 +1575,7 @@ MUTANTS = [
     Mutant(
         "flush-time-spent-twice",
         "cyproducer/runtime.py",
-        "left = max(0.0, deadline - time.monotonic())\n        patience",
+        "left = max(0.0, deadline - monotonic_s())\n        patience",
         "left = timeout_s\n        patience",
         (
             "tests/producer/test_runtime_failures.py::test_callbacks_have_what_the_records_left_of_the_time_of_a_flush",

@@ -6,11 +6,11 @@ Owns the records until they are sent, and the size of the batch that they make. 
 Sizes are those of record format v2 (KIP-98), without compression.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cyproducer.aio.structs import AppendedRecord
+from cyproducer.base.clock import unix_ms
 from cyproducer.records.record_batch import HEADER_BYTES
 
 Serializer = Callable[[Any], Any]
@@ -77,7 +77,7 @@ class BatchBuilder:
         if key is None and value is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
         if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
+            timestamp = unix_ms()
         elif not isinstance(timestamp, int) or isinstance(timestamp, bool):
             raise TypeError(f"timestamp: must be milliseconds as an int, or None, not {timestamp!r}")
         elif timestamp < 0:

@@ -1,8 +1,11 @@
-"""The package's two clocks, as one object that the caller passes in.
+"""The package's two clocks, as functions and as one object that the caller passes in.
 
 Owns reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps), and turning a
 caller's timeout into a deadline. Makes no decisions. Any thread may read a clock; only a test or a simulator
 moves a manual one.
+
+No other module reads the time: libraries that freeze it in tests (freezegun, time-machine) replace the
+functions of ``time`` and ``datetime``, and a wait would not end. They do not replace C's ``clock_gettime``.
 """
 
 from cyproducer.base.sync cimport (
@@ -69,6 +72,21 @@ cdef class ManualClock(Clock):
     def set_unix_ms(self, int64_t unix_ms):
         """Sets only the wall clock, which may jump in either direction, as real ones do."""
         self.manual_wall_ms = unix_ms
+
+
+def monotonic_s():
+    """Seconds on the system's clock that never goes backwards."""
+    return cyp_monotonic_ns() / 1e9
+
+
+def monotonic_ns():
+    """Nanoseconds on the clock of ``monotonic_s``."""
+    return cyp_monotonic_ns()
+
+
+def unix_ms():
+    """Milliseconds since the epoch, by the system's clock."""
+    return cyp_wall_ms()
 
 
 cdef double duration_of(str name, object value, str unit) except -1:

@@ -14,7 +14,6 @@ waits for that thread forever. So the functions find Python objects as they find
 """
 
 import os
-import time
 
 from cyproducer.base.sync cimport (
     cyp_mutex_init,
@@ -22,6 +21,8 @@ from cyproducer.base.sync cimport (
     pthread_mutex_t,
     pthread_mutex_unlock,
 )
+
+from cyproducer.base.originals import sleep
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)
@@ -73,7 +74,7 @@ cdef int renew_all() except -1:
             # One of the functions, or a finalizer that runs meanwhile.
             return 0
         else:
-            time.sleep(0.001)
+            sleep(0.001)
     return 0
 
 

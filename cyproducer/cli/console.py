@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.words import printable
 
 DRAW_EVERY_S = 0.1
@@ -64,7 +64,7 @@ class Progress:
 
     def update(self, done: int, text: str) -> None:
         """Show how much is done."""
-        if self._shown and (now := time.monotonic()) >= self._next_s:
+        if self._shown and (now := monotonic_s()) >= self._next_s:
             self._next_s = now + (DRAW_EVERY_S if self._redrawn else WRITE_EVERY_S)
             line = f"{self._bar(done)}{printable(text)}"
             if self._redrawn:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.cli.console import Progress, amount, table
 from cyproducer.cli.line_producer import connect
 from cyproducer.testing import EmbeddedBroker
@@ -87,7 +87,7 @@ def send_lines(producer: KafkaProducer, root: Path, files: list[Path]) -> Totals
     progress = Progress(sys.stderr, sum(path.stat().st_size for path in files))
     latencies_ms: list[float] = []
     records = payload_bytes = read_bytes = 0
-    send, now = producer.send, time.perf_counter
+    send, now = producer.send, monotonic_s
 
     def arrived(sent_s: float, _metadata: object) -> None:
         latencies_ms.append((now() - sent_s) * 1000)
@@ -173,9 +173,9 @@ def read_back(bootstrap_servers: str) -> int:
 
 def _some(consumer: Consumer) -> Iterator[Message]:
     """The next records that are not blank."""
-    deadline_s = time.monotonic() + READ_TIMEOUT_S
+    deadline_s = monotonic_s() + READ_TIMEOUT_S
     shown = 0
-    while shown < SHOWN and (left_s := deadline_s - time.monotonic()) > 0:
+    while shown < SHOWN and (left_s := deadline_s - monotonic_s()) > 0:
         message = consumer.poll(left_s)
         if message is not None and message.error() is None and (message.value() or b"").strip():
             shown += 1

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.cli.console import Progress, amount
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts, accept, accept_each
@@ -214,12 +214,12 @@ class LineProducer:
 
         Waits at most ``timeout_s`` seconds, or ``interrupted_timeout_s`` after a signal.
         """
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = monotonic_s() + timeout_s
         hurried = False
-        while (left_s := deadline_s - time.monotonic()) > 0:
+        while (left_s := deadline_s - monotonic_s()) > 0:
             if self._interrupts.requested and not hurried:
                 hurried = True
-                deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)
+                deadline_s = min(deadline_s, monotonic_s() + interrupted_timeout_s)
                 continue
             try:
                 # In slices, to notice a signal: flush() itself would wait for its whole timeout.

@@ -12,12 +12,13 @@ import math
 import random
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cyproducer.base.clock import monotonic_ns, monotonic_s
+from cyproducer.base.originals import sleep
 from cyproducer.cli import log
 from cyproducer.cli.console import say
 from cyproducer.cli.failures import Failures
@@ -326,7 +327,7 @@ class Measured:
         """Guards everything here."""
         self._warmup = warmup
         self._failures = failures
-        now_ns = time.perf_counter_ns()
+        now_ns = monotonic_ns()
         self._whole = Period(now_ns)
         self._recent = Period(now_ns)
         self._outcomes = 0
@@ -334,7 +335,7 @@ class Measured:
 
     def arrived(self, number: int, sizes: Iterable[int], began_ns: int, outcome: Any) -> None:
         """Count the outcome of the block whose first record is ``number`` and whose values have ``sizes``."""
-        now_ns = time.perf_counter_ns()
+        now_ns = monotonic_ns()
         sizes = [*sizes]
         failed: list[tuple[int, BaseException, int]] = []
         if isinstance(outcome, BulkSendError):
@@ -370,7 +371,7 @@ class Measured:
     def report(self) -> str:
         """The line about the time since the last call."""
         with self._lock:
-            recent, self._recent = self._recent, Period(time.perf_counter_ns())
+            recent, self._recent = self._recent, Period(monotonic_ns())
         return recent.line(self._recent.began_ns) + "."
 
     def summary(self) -> str:
@@ -411,19 +412,19 @@ class Transactions:
         if self.run.state is not State.OPEN:
             self.run.begin()
             self.records = 0
-            self._began_s = time.perf_counter()
+            self._began_s = monotonic_s()
 
     @property
     def is_due(self) -> bool:
         """Whether the time of the open one is over."""
-        return self.run.state is State.OPEN and time.perf_counter() - self._began_s >= self._duration_s
+        return self.run.state is State.OPEN and monotonic_s() - self._began_s >= self._duration_s
 
     def commit(self) -> bool:
         """Commit the open one; returns whether it is committed."""
-        began_ns = time.perf_counter_ns()
+        began_ns = monotonic_ns()
         if not self.run.commit():
             return False
-        self._commits.add(time.perf_counter_ns() - began_ns, 1)
+        self._commits.add(monotonic_ns() - began_ns, 1)
         return True
 
     def summary(self) -> str:
@@ -454,7 +455,7 @@ class Load:
         self._payloads = payloads
         self._measured = measured
         self._every_s = report_every_s
-        self._next_report_s = time.perf_counter() + report_every_s
+        self._next_report_s = monotonic_s() + report_every_s
         self._interrupts = interrupts
         self._block = max(
             1, min(BLOCK_RECORDS, BLOCK_BYTES * len(payloads) // max(1, sum(map(len, payloads))))
@@ -474,7 +475,7 @@ class Load:
 
     def _send(self, records: int, per_second: float) -> None:
         payloads, at = self._payloads, 0
-        began_s = time.perf_counter()
+        began_s = monotonic_s()
         while self.accepted < records and not self._interrupts.requested:
             self._report()
             if (
@@ -485,10 +486,10 @@ class Load:
                 return
             most = min(self._block, records - self.accepted)
             if per_second < math.inf:
-                due = int((time.perf_counter() - began_s) * per_second) + 1 - self.accepted
+                due = int((monotonic_s() - began_s) * per_second) + 1 - self.accepted
                 if due <= 0:
                     next_s = began_s + self.accepted / per_second
-                    time.sleep(min(LONGEST_PAUSE_S, max(0.0, next_s - time.perf_counter())))
+                    sleep(min(LONGEST_PAUSE_S, max(0.0, next_s - monotonic_s())))
                     continue
                 most = min(most, due)
             if self._transactions is not None:
@@ -499,7 +500,7 @@ class Load:
                     return
             values = payloads[at : at + most]
             at = (at + len(values)) % len(payloads)
-            began_ns = time.perf_counter_ns()
+            began_ns = monotonic_ns()
             future, accepted, error = accept(self._send_many, values, len(values), self._interrupts)
             if accepted:
                 sizes = [*map(len, values[:accepted])]
@@ -514,12 +515,12 @@ class Load:
 
     def drain(self, timeout_s: float) -> None:
         """Wait for all outcomes, for ``timeout_s`` seconds, or a few after a signal."""
-        deadline_s = time.perf_counter() + timeout_s
+        deadline_s = monotonic_s() + timeout_s
         hurried = False
-        while (left_s := deadline_s - time.perf_counter()) > 0:
+        while (left_s := deadline_s - monotonic_s()) > 0:
             if self._interrupts.requested and not hurried:
                 hurried = True
-                deadline_s = min(deadline_s, time.perf_counter() + INTERRUPTED_DRAIN_TIMEOUT_S)
+                deadline_s = min(deadline_s, monotonic_s() + INTERRUPTED_DRAIN_TIMEOUT_S)
                 continue
             self._report()
             try:
@@ -529,7 +530,7 @@ class Load:
                 continue
 
     def _report(self) -> None:
-        now_s = time.perf_counter()
+        now_s = monotonic_s()
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + self._every_s
             say(sys.stdout, self._measured.report())

@@ -9,10 +9,10 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.cli import log
 from cyproducer.cli.console import Progress, amount, say
 from cyproducer.cli.failures import Failures
@@ -192,7 +192,7 @@ def _produce(
     transaction = None
     if producer.config.transactional_id is not None:
         transaction = RunTransaction(producer, interrupts, INTERRUPTED_DRAIN_TIMEOUT_S)
-    began_s = time.perf_counter()
+    began_s = monotonic_s()
     try:
         if transaction is not None:
             transaction.begin()
@@ -210,7 +210,7 @@ def _produce(
     except BaseException:
         producer.close(0)
         raise
-    elapsed_s = time.perf_counter() - began_s
+    elapsed_s = monotonic_s() - began_s
 
     if lines.stopped_by is not None:
         say(sys.stderr, "cyproducer: stopped: the next records would have failed the same way")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import shlex
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.cli.console import one_line
 from cyproducer.cli.interrupts import Interrupts
 from cyproducer.errors import AbortableError, KafkaError, KafkaTimeoutError
@@ -124,13 +124,13 @@ class RunTransaction:
 
     def _awaited(self, end: Callable[[float], None], timeout_s: float) -> None:
         """Call ``end``, which joins what an earlier call has begun, until it returns or the time is over."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = monotonic_s() + timeout_s
         while True:
             if self._interrupts.requested:
-                deadline_s = min(deadline_s, time.monotonic() + self._interrupted_s)
+                deadline_s = min(deadline_s, monotonic_s() + self._interrupted_s)
             try:
-                end(max(0.0, min(SLICE_S, deadline_s - time.monotonic())))
+                end(max(0.0, min(SLICE_S, deadline_s - monotonic_s())))
                 return
             except KafkaTimeoutError:
-                if time.monotonic() >= deadline_s:
+                if monotonic_s() >= deadline_s:
                     raise

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from typing import TYPE_CHECKING
 
+from cyproducer.base.clock import unix_ms
 from cyproducer.cli import log
 from cyproducer.cli.console import columns, one_line, say
 from cyproducer.cli.settings import add_connection_options, producer_settings, seconds
@@ -118,7 +118,7 @@ def _counts(
     found: tuple[DescribedTransaction, ...], undecided: tuple[DescribedTransaction, ...]
 ) -> tuple[str, str, str]:
     began_ms = [each.start_time_ms for each in found if each.start_time_ms is not None]
-    age = f"{max(0.0, time.time() - min(began_ms) / 1000):.0f} s" if began_ms else "-"
+    age = f"{max(0.0, unix_ms() / 1000 - min(began_ms) / 1000):.0f} s" if began_ms else "-"
     return str(len(found)), str(len(undecided)), age
 
 

@@ -8,12 +8,12 @@ several failures between two calls it tells the last. Thread-safe: each event is
 import json
 import logging
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from cyproducer.base.clock import monotonic_s, unix_ms
 from cyproducer.base.durations import waitable
 from cyproducer.base.words import line_prefix
 from cyproducer.confluent.configuration import Settings
@@ -56,7 +56,7 @@ class Events:
     def __init__(self, settings: Settings, client_id: str) -> None:
         self._settings = settings
         self._client_id = client_id
-        self._began = time.monotonic()
+        self._began = monotonic_s()
         self._stats_due = self._began + settings.stats_every_s
         self._told_failure: Any = None
         self._all_down = False
@@ -107,7 +107,7 @@ class Events:
         """Returns the seconds until statistics are due; infinity without them."""
         if self._settings.stats_cb is None or not self._settings.stats_every_s:
             return waitable(float("inf"))
-        return max(0.0, self._stats_due - time.monotonic())
+        return max(0.0, self._stats_due - monotonic_s())
 
     def serve(self, runtime: Runtime, outstanding: int) -> int:
         """Calls the callbacks that are due; returns how many. An exception in one leaves the later ones."""
@@ -148,7 +148,7 @@ class Events:
         call = self._settings.throttle_cb
         if call is None:
             return
-        now = time.monotonic()
+        now = monotonic_s()
         throttling = runtime.client.throttling()
         for name, node_id, left_s in throttling:
             # The same one, seen again: it ends when it was to end.
@@ -159,7 +159,7 @@ class Events:
 
     def _look_for_statistics(self, runtime: Runtime, outstanding: int) -> None:
         call, every_s = self._settings.stats_cb, self._settings.stats_every_s
-        now = time.monotonic()
+        now = monotonic_s()
         if call is None or not every_s or now < self._stats_due:
             return
         # Not one for each interval that passed without a call.
@@ -177,7 +177,7 @@ class Events:
             "client_id": self._client_id,
             "type": "producer",
             "ts": int(now * 1e6),
-            "time": int(time.time()),
+            "time": unix_ms() // 1000,
             "age": int((now - self._began) * 1e6),
             "msg_cnt": outstanding,
             "msg_max": self._settings.most_messages,

@@ -7,7 +7,6 @@ that calls ``poll``, ``flush`` or ``close``.
 
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
 from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.words import line_prefix
@@ -220,7 +220,7 @@ class Producer(ProducePath):
         deadline = _deadline(timeout)
         while True:
             served = self._events_of(engine)
-            left = deadline - time.monotonic()
+            left = deadline - monotonic_s()
             if served or left <= 0:
                 return served
             self._wait(min(left, _SLICE_S, self._events.due_s()))
@@ -235,7 +235,7 @@ class Producer(ProducePath):
         deadline = _deadline(timeout)
         while True:
             self._events_of(engine)
-            left = deadline - time.monotonic()
+            left = deadline - monotonic_s()
             if not self._outstanding() or left <= 0:
                 return self._outstanding()
             engine._runtime.accumulator.flush(min(left, _SLICE_S))
@@ -319,7 +319,7 @@ class Producer(ProducePath):
         Creates no topic. Raises ``KafkaException`` with ``_TRANSPORT`` if no broker has answered in time.
         """
         engine = self._engine()
-        seconds = waitable(max(0.0, _deadline(timeout) - time.monotonic()))
+        seconds = waitable(max(0.0, _deadline(timeout) - monotonic_s()))
         try:
             wanted = None if topic is None else [legal_topic(topic)]
             return cluster_metadata(engine._runtime.client.list_topics(wanted, seconds))
@@ -468,7 +468,7 @@ class Producer(ProducePath):
 
 def _deadline(timeout: float) -> float:
     seconds = float(timeout)
-    return time.monotonic() + (waitable(float("inf")) if seconds < 0 else waitable(seconds))
+    return monotonic_s() + (waitable(float("inf")) if seconds < 0 else waitable(seconds))
 
 
 def _within(timeout: float, default_ms: float) -> float:

@@ -9,8 +9,8 @@ a busy ``send()`` loop, for every batch with a callback; and a slow callback wou
 
 import logging
 import threading
-import time
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
 from cyproducer.base.hubs import Event
 from cyproducer.base.originals import get_ident
@@ -82,12 +82,12 @@ class CallbackThread:
 
     def close(self, timeout_s: float) -> None:
         """Ends the thread after the pending callbacks, waiting up to ``timeout_s`` seconds for them."""
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         self.queue.close()
         thread = self._thread
         # Another thread may be starting it right now, with the first callback: then it cannot be joined yet.
         if thread is not None and not self.is_current() and self._runs.wait(waitable(timeout_s)):
-            left = waitable(max(0.0, deadline - time.monotonic()))
+            left = waitable(max(0.0, deadline - monotonic_s()))
             # As a greenlet may wait. The rest takes no time.
             if self._ended.wait(left):
                 thread.join(left)

@@ -8,12 +8,12 @@ may call it.
 import math
 import random
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
 from cyproducer.control.apis import (
     API_VERSIONS,
@@ -77,7 +77,7 @@ class Coordinators:
 
         Args:
             calls: each has its outcome afterwards, if this does not raise KafkaTimeoutError.
-            deadline: by ``time.monotonic()``.
+            deadline: by ``monotonic_s()``.
             seconds: the whole time until then, for the message.
             ignore: errors that are not raised.
 
@@ -93,7 +93,7 @@ class Coordinators:
             while True:
                 while left and len(running) < AT_ONCE:
                     running.append(left.popleft())
-                now_s = time.monotonic()
+                now_s = monotonic_s()
                 for pending in running:
                     self._step(pending, levels, now_s)
                 running = [pending for pending in running if not pending.call.done]
@@ -230,7 +230,7 @@ class Coordinators:
             found, failure = self._list_once(encode, deadline)
             if failure is None:
                 break
-            left = deadline - time.monotonic()
+            left = deadline - monotonic_s()
             if left <= 0:
                 raise errors.KafkaTimeoutError(
                     f"not all brokers have listed their transactions within {seconds:g} s: {failure}{last}; "
@@ -283,7 +283,7 @@ class Coordinators:
             for question in questions:
                 self._questions.ask(question)
             while open_ones := [question for question in questions if not question.done]:
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if left <= 0:
                     break
                 self._questions.wait(open_ones, left)

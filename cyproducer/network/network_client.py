@@ -11,14 +11,13 @@ call the methods under "From application threads", which queue requests and wake
 import logging
 import math
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cyproducer import errors
-from cyproducer.base.clock import Clock
+from cyproducer.base.clock import Clock, monotonic_ns, monotonic_s
 from cyproducer.base.hubs import Event
 from cyproducer.base.threads import Condition
 from cyproducer.base.words import counted
@@ -266,15 +265,15 @@ class NetworkClient:
         view = self.view
         if view.knows(name):
             return view
-        began_ns = time.monotonic_ns()
+        began_ns = monotonic_ns()
         try:
             return self._wait_for_topic(name, timeout_s)
         finally:
-            self._sender.accumulator.add_metadata_wait_time(time.monotonic_ns() - began_ns)
+            self._sender.accumulator.add_metadata_wait_time(monotonic_ns() - began_ns)
 
     def _wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         refuse_wait_of_sender(f"waiting for metadata of topic {name!r}")
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         with self._changed:
             self._topic_errors.pop(name, None)
         while True:
@@ -302,7 +301,7 @@ class NetworkClient:
         if self._now_ms() - self._answered_ms.get(name, -math.inf) < self._config.retry_backoff_ms:
             return
         refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         question = _Question(name, len(self.view.partitions_for_topic(name) or ()))
         self._questions.append(question)
         self._sender.request_control()
@@ -314,7 +313,7 @@ class NetworkClient:
 
     def _await_change(self, name: str, deadline: float, timeout_s: float) -> None:
         """Waits for a change, at most half a second; raises at the deadline. The caller holds the lock."""
-        left = deadline - time.monotonic()
+        left = deadline - monotonic_s()
         if left <= 0:
             raise self._no_metadata(name, f"{timeout_s:g} s")
         self._changed.wait(min(left, 0.5))
@@ -346,10 +345,10 @@ class NetworkClient:
         """
         if not self.view.brokers():
             refuse_wait_of_sender("wait_ready()")
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         with self._changed:
             while not self.view.brokers():
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if self._denied is not None:
                     raise errors.copied(self._denied)
                 if left <= 0 or self._fatal is not None:
@@ -364,14 +363,14 @@ class NetworkClient:
             ProducerClosedError: the producer was closed, before or during the wait.
         """
         refuse_wait_of_sender("list_topics()")
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         listing = Listing(topics)
         self._listings.append(listing)
         self._sender.request_control()
         with self._changed:
             while listing.response is None:
                 error = self._fatal or self._denied
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if error is not None or left <= 0:
                     with suppress(ValueError):
                         self._listings.remove(listing)

@@ -12,12 +12,12 @@ in flight, also of the same kind, and beside the requests of the rest of the cli
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
@@ -153,12 +153,12 @@ class Questions:
             ProducerClosedError: the client was closed.
         """
         asked = list(questions)
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         with self._changed:
             while not any(question.done for question in asked):
                 if self._closed is not None:
                     raise errors.copied(self._closed)
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if left <= 0:
                     return
                 self._changed.wait(min(left, _ANSWERED_LATE_S))

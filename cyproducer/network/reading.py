@@ -7,7 +7,7 @@ thread may call it.
 Everything is read that is below the high watermark, committed or not, with the markers of transactions: the
 caller decides what counts. A topic is never created by looking at it.
 
-Every call takes ``deadline``, by ``time.monotonic()``, and ``seconds``, the whole time until then, for the
+Every call takes ``deadline``, by ``monotonic_s()``, and ``seconds``, the whole time until then, for the
 message of the ``KafkaTimeoutError`` that it raises. What may go away is asked again until then: lost
 connections, leaders that move, and every error code whose class is retriable. The others are raised, with the
 broker's own text.
@@ -16,11 +16,11 @@ Sources: Kafka protocol guide; KIP-4, KIP-79, KIP-98, KIP-133, KIP-207 (``OFFSET
 """
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.control.apis import (
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
@@ -338,7 +338,7 @@ class Reading:
         # With KRaft, every broker hands it to the controller.
         controller: int | None = None
         while True:
-            timeout_s = min(CREATE_WAIT_S, max(0.0, deadline - time.monotonic()))
+            timeout_s = min(CREATE_WAIT_S, max(0.0, deadline - monotonic_s()))
             encode = framing(
                 protocol.encode_create_topics,
                 name,
@@ -452,7 +452,7 @@ class _Attempts:
             for question in questions:
                 self._questions.ask(question)
             while open_ones := [question for question in questions if not question.done]:
-                left = self._deadline - time.monotonic()
+                left = self._deadline - monotonic_s()
                 if left <= 0:
                     asked = open_ones[0]
                     node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
@@ -483,7 +483,7 @@ class _Attempts:
         """
         self._failures += 1
         self._last = error
-        left = self._deadline - time.monotonic()
+        left = self._deadline - monotonic_s()
         if left <= 0:
             raise self._too_late("there is no time for another attempt")
         self._questions.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))

@@ -9,12 +9,12 @@ which are given up. Does not decide (``control/transactions``) or connect (``con
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
@@ -212,10 +212,10 @@ class TransactionClient:
 
     def await_close(self, call: Call, left_s: float) -> bool:
         """Waits up to ``left_s`` seconds until nothing is left to end; returns whether it is so."""
-        deadline = time.monotonic() + left_s
+        deadline = monotonic_s() + left_s
         with self._changed:
             while not call.told and self._closed is None:
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if left <= 0:
                     return False
                 self._changed.wait(left)
@@ -255,12 +255,12 @@ class TransactionClient:
             self.give_up(call)
 
     def _wait_until(self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float) -> None:
-        deadline = time.monotonic() + left_s
+        deadline = monotonic_s() + left_s
         with self._changed:
             while not reached():
                 if self._closed is not None:
                     raise errors.copied(self._closed)
-                left = deadline - time.monotonic()
+                left = deadline - monotonic_s()
                 if left <= 0:
                     raise errors.KafkaTimeoutError(
                         f"{call.name} not complete within {timeout_s:g} s: {self.machine.describe()}; "

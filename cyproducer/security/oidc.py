@@ -10,7 +10,6 @@ Grants: the client's credentials (RFC 6749, section 4.4), with a secret or with 
 import base64
 import json
 import ssl
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
@@ -22,6 +21,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 
 from cyproducer import errors
 from cyproducer.base import originals
+from cyproducer.base.clock import monotonic_s, unix_ms
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import revealed
@@ -55,11 +55,11 @@ class OidcTokens:
         self,
         config: ProducerConfig,
         *,
-        clock: Callable[[], float] = time.time,
+        now_ms: Callable[[], int] = unix_ms,
         sleep: Callable[[float], None] = originals.sleep,
     ) -> None:
         self._config = config
-        self._unix_s = clock
+        self._now_ms = now_ms
         self._sleep = sleep
         self._url: str = config.sasl_oauthbearer_token_endpoint_url or ""
         self._is_file = urlsplit(self._url).scheme == "file"
@@ -91,20 +91,20 @@ class OidcTokens:
             lasts_s = float(answer["expires_in"])
         except (KeyError, TypeError, ValueError, OverflowError):
             return text, None
-        return text, self._unix_s() + lasts_s
+        return text, self._now_ms() / 1000 + lasts_s
 
     # The request
 
     def _ask(self) -> dict[str, Any]:
         """The endpoint's answer. Repeats what may succeed later, for ``MOST_S`` in all."""
-        deadline, wait_s = time.monotonic() + MOST_S, FIRST_WAIT_S
+        deadline, wait_s = monotonic_s() + MOST_S, FIRST_WAIT_S
         # Once for all repetitions: loading the system's authorities takes long.
         opener = build_opener(_NoRedirect, HTTPSHandler(context=self._tls_context()))
         while True:
             try:
                 return self._ask_once(opener, deadline)
             except errors.KafkaConnectionError:
-                if time.monotonic() + wait_s >= deadline:
+                if monotonic_s() + wait_s >= deadline:
                     raise
             self._sleep(wait_s)
             wait_s *= 2
@@ -118,7 +118,7 @@ class OidcTokens:
             method="POST",
         )
         try:
-            with opener.open(request, timeout=max(0.1, deadline - time.monotonic())) as response:
+            with opener.open(request, timeout=max(0.1, deadline - monotonic_s())) as response:
                 answer = json.loads(_body_of(response, deadline))
         except HTTPError as error:
             with error:
@@ -218,7 +218,7 @@ class OidcTokens:
                 "sasl_oauthbearer_assertion_private_key_file: signing needs the PyJWT package: pip install "
                 "'cyproducer[oauth]'"
             ) from error
-        now = int(self._unix_s())
+        now = self._now_ms() // 1000
         template = _template_of(config.sasl_oauthbearer_assertion_template_file)
         claims: dict[str, Any] = {
             **template["payload"],
@@ -292,7 +292,7 @@ def _body_of(response: Any, deadline: float) -> bytes:
         size += len(part)
         if size > MOST_BYTES:
             raise OSError(f"its answer has more than {MOST_BYTES} bytes")
-        if time.monotonic() > deadline:
+        if monotonic_s() > deadline:
             raise TimeoutError("its answer takes too long")
         parts.append(part)
     return b"".join(parts)

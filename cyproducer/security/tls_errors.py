@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from cyproducer.base.clock import unix_ms
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 
@@ -132,7 +133,7 @@ def _about_certificate(
     if code in (_EXPIRED, _NOT_YET_VALID):
         date = certificate.get("notAfter" if code == _EXPIRED else "notBefore", "an unknown date")
         verb = "ended" if code == _EXPIRED else "begins"
-        now = datetime.now(UTC).strftime("%b %d %H:%M:%S %Y GMT")
+        now = datetime.fromtimestamp(unix_ms() / 1000, UTC).strftime("%b %d %H:%M:%S %Y GMT")
         return f"{where}: its certificate {verb} on {date}, and it is {now}: renew it, or set the clock"
     if code in (_WRONG_HOST, _WRONG_ADDRESS):
         names = [

@@ -9,13 +9,13 @@ a few hundred of them. Other elements are sent one by one.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
+from cyproducer.base.clock import unix_ms
 from cyproducer.errors import BufferExhaustedError, BulkSendError, KafkaError, RecordTooLargeError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
@@ -224,7 +224,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
     def _together(
         self, topic: str, values: list[bytes | None], keys: list[bytes | None] | None, sizes: bytes
     ) -> Iterator[tuple[int, _Sent]]:
-        now_ms = int(time.time() * 1000)
+        now_ms = unix_ms()
         try:
             future = self._send_many(topic, values, keys, timestamp_ms=now_ms)
         except (KafkaError, ValueError) as error:

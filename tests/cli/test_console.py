@@ -109,7 +109,7 @@ def test_progress_that_is_asked_for_is_written_to_a_file_line_by_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("cyproducer.cli.console.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.console.monotonic_s", lambda: now_s[0])
     file = io.StringIO()
     progress = Progress(file, asked=True)
 

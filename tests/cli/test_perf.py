@@ -77,7 +77,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter_ns", clock)
+    monkeypatch.setattr("cyproducer.cli.perf.monotonic_ns", clock)
     return clock
 
 
@@ -256,7 +256,7 @@ def test_lines_are_printed_while_records_are_sent_and_awaited(
         if len(quick.made[0].flushed) < 5:
             raise KafkaTimeoutError("flush")
 
-    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.perf.monotonic_s", lambda: now_s[0])
     quick.on_record = staticmethod(on_record)
     quick.on_flush = staticmethod(on_flush)
 
@@ -282,8 +282,8 @@ def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.Mon
         now_s[0] += 0.25
         return Future()
 
-    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("cyproducer.cli.perf.time.sleep", sleep)
+    monkeypatch.setattr("cyproducer.cli.perf.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
     quick.on_record = staticmethod(on_record)
 
     assert main([*REQUIRED, "--num-records", "20", "--record-size", "1", "--throughput", "10"]) == 0
@@ -396,8 +396,8 @@ def timed(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> list[float]
         now_s[0] += 0.25 * quick.made[0].steps.count("commit")
 
     now_s = [0.0]
-    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter_ns", lambda: int(now_s[0] * 1e9))
+    monkeypatch.setattr("cyproducer.cli.perf.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.perf.monotonic_ns", lambda: int(now_s[0] * 1e9))
     quick.on_record = staticmethod(on_record)
     quick.on_commit = staticmethod(on_commit)
     return now_s
@@ -448,7 +448,7 @@ def test_a_transaction_is_committed_while_no_record_is_due(
     def sleep(seconds: float) -> None:
         timed[0] += max(seconds, 0.01)
 
-    monkeypatch.setattr("cyproducer.cli.perf.time.sleep", sleep)
+    monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
     arguments = ["--num-records", "2", "--record-size", "1", "--throughput", "0.1"]
 
     assert main([*REQUIRED, *arguments, "--transaction-duration-ms", "1000"]) == 0

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +14,7 @@ def test_the_times_of_a_line_are_those_at_which_it_was_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as past:
-        past.setattr(module, "time", SimpleNamespace(time=lambda: 1000.25))
+        past.setattr(module, "unix_ms", lambda: 1_000_250)
         Log("cyproducer.tests").warning("long ago")
         assert module.user_thread.drain(PATIENCE_S)
     (record,) = caplog.records

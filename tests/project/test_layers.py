@@ -54,6 +54,8 @@ BANNED = {
 }
 """Layer -> the standard library modules that it may not import, including their submodules."""
 
+_READS_A_CLOCK = re.compile(r"\b(?:datetime|date)\.(?:now|utcnow|today)\(|\bloop\.time\(")
+
 SOURCES = (".py", ".pyx", ".pxd", ".pyi")
 _CYTHON_STRINGS = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''|#[^\n]*|\\\n")
 _CYTHON_FROM = re.compile(r"^[ \t]*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]+)", re.MULTILINE)
@@ -238,6 +240,27 @@ def test_the_aio_package_opens_no_connections() -> None:
         "concurrent",
     )
     assert [name for name in found if name.startswith(forbidden_here)] == []
+
+
+def test_only_the_clock_reads_the_time() -> None:
+    """Libraries that freeze the time in tests replace what other modules would read."""
+    folders = [ROOT / name for name in ("cyproducer", "pyspark_cyproducer", "pytest_cyproducer")]
+    paths = [path for folder in folders for path in sources(folder)]
+    assert len(paths) > 100
+    knowing = {
+        str(path.relative_to(PACKAGE))
+        for path in paths
+        # A queue, too, waits by the functions of `time`.
+        if {"time", "queue"} & imported(module_name(path), path.read_text(), path.suffix)
+        or _READS_A_CLOCK.search(path.read_text())
+    }
+    # It finds `sleep`, which such libraries leave alone, and which gevent replaces.
+    assert knowing == {"base/originals.py"}
+    assert not [
+        path
+        for path in sources(PACKAGE / "control")
+        if "cyproducer.base.clock" in imported(module_name(path), path.read_text(), path.suffix)
+    ]
 
 
 def test_only_tests_import_tests() -> None:

@@ -8,10 +8,10 @@ Spark plans and commits in processes that it keeps for the next batch. The conne
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.forks import in_child
 from cyproducer.errors import (
     AbortableError,
@@ -125,7 +125,7 @@ class KafkaCluster:
         self._sink = sink
         self._topic = topic
         self._timeout_ms = transaction_timeout_ms
-        self._deadline = time.monotonic() + max(transaction_timeout_ms / 1000, _LEAST_S)
+        self._deadline = monotonic_s() + max(transaction_timeout_ms / 1000, _LEAST_S)
         self._admin = admin_for(config)
         self._producer: KafkaProducer | None = None
 
@@ -137,7 +137,7 @@ class KafkaCluster:
 
     @property
     def _left_s(self) -> float:
-        return max(1.0, self._deadline - time.monotonic())
+        return max(1.0, self._deadline - monotonic_s())
 
     def _within(self, timeout_s: float | None) -> float:
         return self._left_s if timeout_s is None else min(timeout_s, self._left_s)
