@@ -143,7 +143,7 @@ class Tables:
 
     def validity(self, length: int, total: int) -> tuple[bytes | None, int]:
         """A bitmap and its number of nulls, which may be -1 for unknown, or wrong."""
-        kind = self.pick([0, 0, 0, 1, 2])
+        kind = self.pick([0, 0, 0, 0, 0, 0, 1, 2])
         bits = self.choices.some((total + 7) // 8)
         nulls = self.bad([0, -1, length][kind], *NEGATIVE[1:], *ABSURD, length + 1)
         return (bits if kind else None), nulls
@@ -152,7 +152,7 @@ class Tables:
         """``total`` + 1 offsets up to ``most``, and the last one."""
         numbers = sorted(self.choices.byte() % (most + 1) for _ in range(total + 1))
         end = numbers[-1]
-        if self.wild and self.chance(20):
+        if self.wild and self.chance(6):
             self.damaged = True
             place = self.choices.byte() % (total + 1)
             # In the middle any number is one, because a later offset says where the data ends.
@@ -316,15 +316,15 @@ def send(tables: Tables, rig: Rig) -> int:
     """Sends one table; returns the number of accepted rows."""
     choices = tables.choices
     schema, array = tables.table()
-    for _ in range(choices.byte() % 3 if tables.wild else 0):
+    for _ in range(choices.byte() % 5 // 2 if tables.wild else 0):
         tables.spoil()
     stream = choices.byte() % 4 == 3
     # In a stream, an array that is released is its end.
     length = array.length if array.release or not stream else 0
     data: Made | MadeStream = Made(schema, array)
     if stream:
-        missing = [[], [], ["get_schema"], ["get_next"], ["get_last_error"]][choices.byte() % 5]
-        given = [schema, schema, None][choices.byte() % 3]
+        missing = [[], [], [], [], [], ["get_schema"], ["get_next"], ["get_last_error"]][choices.byte() % 8]
+        given = [schema, schema, schema, schema, None][choices.byte() % 5]
         data = MadeStream(given, [array], missing, [None, None, "it fails"][choices.byte() % 3])
     named = choices.byte()
     accepted, refused = 0, ""
