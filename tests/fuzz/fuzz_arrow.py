@@ -134,7 +134,7 @@ class Tables:
 
     def rows(self, needed: int) -> tuple[int, int, int]:
         """Length and offset of an array, maybe impossible ones, and how many rows its buffers have."""
-        length, offset = needed + self.pick([0, 0, 1, 3]), self.pick([0, 0, 1, 2, 9])
+        length, offset = needed + self.pick([0, 1, 1, 2]), self.pick([0, 0, 1, 2, 9])
         total = length + offset
         length = self.bad(length, *NEGATIVE, *ABSURD, max(0, needed - 1))
         # Without memory, any offset would be valid.
@@ -156,8 +156,8 @@ class Tables:
             self.damaged = True
             place = self.choices.byte() % (total + 1)
             # In the middle any number is one, because a later offset says where the data ends.
-            odd = [-1, -(2**31), *([2**31 - 1, end + 1] if place < total else [])]
-            numbers[place] = self.pick([*odd, *(ABSURD if size == 8 else [])])
+            odd = [-1, *([2**31 - 1, end + 1, end + 9, end + 40] if place < total else [])]
+            numbers[place] = self.pick([*odd, *(ABSURD if size == 8 and self.chance(2) else [])])
         return struct.pack(f"<{total + 1}{'q' if size == 8 else 'i'}", *numbers), end
 
     def views(self, total: int) -> list[bytes | None]:
