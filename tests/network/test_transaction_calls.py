@@ -776,7 +776,8 @@ def test_no_call_waits_for_a_sender_that_has_failed(second: ScriptedCluster) -> 
 
 
 def test_a_collected_producer_aborts_its_transaction(second: ScriptedCluster) -> None:
-    producer: Any = KafkaProducer(**options(second, transactional_id="tx"))
+    # The collection below may hold the GIL for longer than the timeout of other tests.
+    producer: Any = KafkaProducer(**options(second, transactional_id="tx", close_timeout_ms=WAIT_S * 1000))
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
     producer.send("t", b"v").get(WAIT_S)

@@ -236,7 +236,6 @@ def tokens(url: str) -> OidcTokens:
             sasl_oauthbearer_client_credentials_client_id="i",
             sasl_oauthbearer_client_credentials_client_secret="s",
         ),
-        clock=lambda: 0.0,
         sleep=lambda _: None,
     )
 
@@ -257,7 +256,7 @@ def the_status_line_of_a_token_endpoint(_: Path) -> Shown:
 
     monotonic = iter(range(0, 10000, 9))
     with odd_server(answer) as address, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cyproducer.security.oidc.time.monotonic", lambda: float(next(monotonic)))
+        patch.setattr("cyproducer.security.oidc.monotonic_s", lambda: float(next(monotonic)))
         error = caught(tokens(f"http://{address}/token").token)
     assert r"\x1b[2J\x07 forged" in str(error)
     assert error.__cause__ is None

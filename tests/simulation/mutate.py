@@ -37,8 +37,8 @@ MUTATIONS = [
         "wrong-culprit",
         "the record after the one that a broker named fails instead of it",
         "cyproducer/network/produce_codec.pyx",
-        "found[place] = text",
-        "found[(place + 1) % records] = text",
+        "found[place] = printable(",
+        "found[(place + 1) % records] = printable(",
     ),
     Mutation(
         "lost-answer",
@@ -259,8 +259,8 @@ MUTATIONS = [
         "refused-once-each",
         "a bootstrap server that has refused the client is tried again as a broker",
         "cyproducer/control/connections.py",
-        "        if refused:\n            self._refused",
-        "        if False:\n            self._refused",
+        "        if refused:\n            # Trying",
+        "        if False:\n            # Trying",
     ),
     Mutation(
         "fatal-renewal",
