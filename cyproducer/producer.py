@@ -21,7 +21,7 @@ from cyproducer.base.hubs import RLock
 from cyproducer.base.missing import Missing, without_missing
 from cyproducer.base.words import counted, line_prefix
 from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
+from cyproducer.config import DEFAULTS, ProducerConfig, hide, shown_option
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture, failed_future
@@ -123,6 +123,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     def __init__(
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
     ) -> None:
+        options, configs = hide(options), hide(configs)
         self.config: ProducerConfig = ProducerConfig(options, **configs)
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]

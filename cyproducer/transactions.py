@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
-from cyproducer.config import ProducerConfig, option_name
+from cyproducer.config import ProducerConfig, hide, option_name
 from cyproducer.control.apis import TransactionListing
 from cyproducer.control.ending import (
     ONGOING,
@@ -107,6 +107,7 @@ class TransactionAdmin:
     """
 
     def __init__(self, config: Config) -> None:
+        config = hide(config)
         given = {key: value for key, value in config.items() if option_name(key) not in _NOT_OURS}
         self.config = ProducerConfig(given | {"enable_idempotence": False, "metrics_enabled": False})
         self._backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms)
@@ -329,6 +330,7 @@ def commit(prepared: PreparedTransaction, config: Config, timeout: float | None 
         AbortableError: the broker asks for an abort instead.
         KafkaConfigurationError: ``config``.
     """
+    config = hide(config)
     with TransactionAdmin(config) as admin:
         return admin.commit(prepared, timeout)
 
@@ -342,6 +344,7 @@ def abort(
     epoch must end, too: the second protocol always does that; with the first, InitProducerId follows, and
     a repeated call answers ``FENCED``.
     """
+    config = hide(config)
     with TransactionAdmin(config) as admin:
         return admin.abort(prepared, timeout, fence=fence)
 
@@ -367,6 +370,7 @@ def list_transactions(
         UnsupportedVersionError: a broker is older than Kafka 3.0, with ``older_than_s`` above 0 than 3.8.
         ValueError: there is no such state, or ``older_than_s`` is given with states that are not open.
     """
+    config = hide(config)
     with TransactionAdmin(config) as admin:
         return admin.list_transactions(
             states=states,
@@ -387,6 +391,7 @@ def describe_transaction(
         KafkaTimeoutError: the coordinator has not answered in time.
         UnsupportedVersionError: the coordinator is older than Kafka 3.0.
     """
+    config = hide(config)
     with TransactionAdmin(config) as admin:
         return admin.describe_transaction(transactional_id, timeout)
 
@@ -414,5 +419,6 @@ def abort_open(
         KafkaTimeoutError: not all of it was done in time; call again.
         UnsupportedVersionError: as of ``list_transactions``.
     """
+    config = hide(config)
     with TransactionAdmin(config) as admin:
         return admin.abort_open(prefix, older_than_s=older_than_s, dry_run=dry_run, timeout=timeout)

@@ -22,7 +22,7 @@ from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.structs import RecordMetadata
 from cyproducer.aio.transaction import TransactionContext
 from cyproducer.callers.send_path import WouldBlock
-from cyproducer.config import ProducerConfig
+from cyproducer.config import ProducerConfig, hide
 from cyproducer.config.options import OptionTable
 from cyproducer.config.values import Refused
 from cyproducer.errors import (
@@ -90,6 +90,7 @@ class AIOKafkaProducer:
         connections_max_idle_ms: float | None = 540000,
         **options: Any,
     ) -> None:
+        options = hide(options)
         for name, value, reason in (
             ("loop", loop, "futures belong to the running loop"),
             ("api_version", api_version, "brokers report their versions"),

@@ -16,9 +16,9 @@ from typing import Any
 from cyproducer.cli.console import say
 from cyproducer.cli.line_format import unescaped
 from cyproducer.cli.line_producer import CONNECT_TIMEOUT_S
-from cyproducer.config import option_name
+from cyproducer.config import hide_value, option_name
 from cyproducer.config.properties import parse as parse_properties
-from cyproducer.config.values import SECURITY_PROTOCOLS
+from cyproducer.config.values import SECURITY_PROTOCOLS, Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
@@ -133,11 +133,16 @@ def _own_name(name: str) -> str | None:
     return other.option if other is not None and not other.note else None
 
 
+def _hidden(name: str, value: str) -> Any:
+    """The value of an option: a ``Secret`` if it may be a password or key, as in ``hide``."""
+    return hide_value(_own_name(name) or name, value)
+
+
 def _file_settings(option: str, path: str, parse: Callable[[bytes], dict[str, str]]) -> dict[str, Any]:
     """The options in a file, by kafka-python's names. Reports those that no producer has."""
     try:
         with open(path, "rb") as file:
-            found = parse(file.read())
+            found = {key: _hidden(key, value) for key, value in parse(file.read()).items()}
     except OSError as error:
         raise KafkaConfigurationError(f"{option} {path}: {error.strerror}") from error
     except ValueError as error:
@@ -151,13 +156,14 @@ def _file_settings(option: str, path: str, parse: Callable[[bytes], dict[str, st
 
 def _plain_properties(data: bytes) -> dict[str, str]:
     """kcat's format: no escapes, and no lines that continue."""
-    found = {}
+    found: dict[str, str] = {}
     for number, line in enumerate(data.decode("utf-8-sig", "surrogateescape").split("\n"), 1):
         name, separator, value = line.strip().partition("=")
         if not name or name.startswith("#"):
             continue
         if not separator:
-            # The line is not shown: it may be a password.
+            # The line is not shown, nor kept in this frame: it may be a password.
+            del data, line, name, found
             raise ValueError(f"line {number} is not NAME=VALUE")
         found[name.rstrip()] = value.lstrip()
     return found
@@ -166,19 +172,21 @@ def _plain_properties(data: bytes) -> dict[str, str]:
 # Types of arguments
 
 
-def name_and_text(text: str) -> tuple[str, str]:
+def name_and_text(text: str) -> tuple[str, Any]:
     """Parses ``NAME=VALUE``."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise argparse.ArgumentTypeError("must be NAME=VALUE")
-    return name, value
+    return name, _hidden(name, value)
 
 
 def name_and_json(text: str) -> tuple[str, Any]:
     """Parses ``NAME=VALUE``. A value that is JSON (a number, true, "text", a list) is decoded."""
     name, value = name_and_text(text)
+    if isinstance(value, Secret) and option_name(name) is not None:
+        return name, value
     try:
-        return name, json.loads(value)
+        return name, json.loads(value.reveal() if isinstance(value, Secret) else value)
     except ValueError:
         return name, value
 

@@ -102,11 +102,32 @@ def concealed(key: str, value: Any) -> Any:
     """Returns an option's value, as a ``Secret`` if it is a password or key, or a URL with a password. Any of
     the option's names will do. Does not check the value."""
     option = _BY_KEY.get(key)
-    if option is None or not isinstance(value, str) or not value.strip():
+    # Bytes are refused later, and are not shown either. A blank password is none.
+    if option is None or not isinstance(value, str | bytes) or not value.strip():
         return value
     if option.secret:
-        return Secret(value)
-    return SecretUrl(value) if option.name in ("proxy_url", "socks5_proxy") and "@" in value else value
+        return Secret(value)  # type: ignore[arg-type]
+    is_url = option.name in ("proxy_url", "socks5_proxy") and isinstance(value, str) and "@" in value
+    return SecretUrl(value) if is_url else value  # type: ignore[arg-type]
+
+
+def hide(options: Any) -> Any:
+    """Returns a mapping of options with passwords and keys as ``Secret``; anything else as it is.
+
+    The first thing that a function does with options of a user: its variables are in the frames of
+    exceptions, which trackers of errors record. Values of unknown names are hidden, too: the name may be a
+    password's, misspelt. Does not check anything.
+    """
+    if not isinstance(options, Mapping) or isinstance(options, ProducerConfig):
+        return options
+    return {key: hide_value(key, value) for key, value in options.items()}
+
+
+def hide_value(key: str, value: Any) -> Any:
+    """Returns the value of one option for ``hide``."""
+    if key in _BY_KEY or key in _JAVA_CLASSES or not isinstance(value, str | bytes):
+        return concealed(key, value)
+    return Secret(value)  # type: ignore[arg-type]
 
 
 class ProducerConfig(OptionTable, Mapping[str, Any]):
@@ -128,6 +149,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions]"
     ) -> None:
         ensure_own_process()
+        options, configs = hide(options), hide(configs)
         self._given = _read(configs if options is None else _joined(options, configs))
         values = {option.name: option.default for option in OPTIONS} | self._given
         # First, because warnings name the producer.
@@ -151,6 +173,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     @classmethod
     def from_kwargs(cls, configs: Mapping[str, Any]) -> Self:
         """Makes a configuration from a mapping, with kafka-python's names or Java's (``linger.ms``)."""
+        configs = hide(configs)
         return cls(configs)
 
     def __getitem__(self, name: str) -> Any:
@@ -210,6 +233,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
 
     def replace(self, /, **changes: Any) -> Self:
         """Makes another configuration from the given options and the changes, and checks it again."""
+        changes = hide(changes)
         read = _read(changes)
         unset = {option.name for option in map(_option, changes) if option.name not in read}
         kept = {name: value for name, value in self._given.items() if name not in unset}

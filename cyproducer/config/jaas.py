@@ -12,7 +12,7 @@ the last one counts.
 import re
 from typing import NamedTuple
 
-from cyproducer.config.values import Refused
+from cyproducer.config.values import Refused, Secret
 
 _TOKEN = re.compile(
     r"""
@@ -30,10 +30,10 @@ _FLAGS = ("required", "requisite", "sufficient", "optional")
 
 
 class LoginModule(NamedTuple):
-    """A login module: the last part of its class name, and its options."""
+    """A login module: the last part of its class name, and its options, of which any may be a credential."""
 
     name: str
-    options: dict[str, str]
+    options: dict[str, Secret]
 
 
 def _unescaped(text: str) -> str:
@@ -44,15 +44,15 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(one, text)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
-    """Returns (kind, text) of each token; the kinds are word, value (in quotes) and sign."""
+def _tokens(text: str) -> list[tuple[str, str]] | str:
+    """Returns (kind, text) of each token, or what is wrong; kinds are word, value (in quotes) and sign."""
     found: list[tuple[str, str]] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             # Not the text itself: it may be a part of a password.
-            raise Refused(f"character {at + 1} is neither a name, a value in quotes, '=' nor ';'")
+            return f"character {at + 1} is neither a name, a value in quotes, '=' nor ';'"
         at = match.end()
         quoted = match["double"] if match["double"] is not None else match["single"]
         if quoted is not None:
@@ -64,26 +64,36 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def parse(text: str) -> LoginModule:
+def parse(text: Secret) -> LoginModule:
     """Returns the login module. Raises ``Refused``, whose text has none of the values."""
+    found = _parsed(text.reveal())
+    if isinstance(found, str):
+        raise Refused(found)
+    return found
+
+
+def _parsed(text: str) -> LoginModule | str:
+    """The login module, or what is wrong. Raises nothing: its variables have the password."""
     tokens = _tokens(text)
+    if isinstance(tokens, str):
+        return tokens
     if len(tokens) < 2 or tokens[0][0] != "word" or tokens[1][0] != "word":
-        raise Refused("it must begin with a login module's class and 'required'")
+        return "it must begin with a login module's class and 'required'"
     if tokens[1][1].lower() not in _FLAGS:
-        raise Refused(f"behind the login module's class there must be one of {', '.join(_FLAGS)}")
-    options: dict[str, str] = {}
+        return f"behind the login module's class there must be one of {', '.join(_FLAGS)}"
+    options: dict[str, Secret] = {}
     at = 2
     while at < len(tokens) and tokens[at] != ("sign", ";"):
         name = tokens[at]
         if name[0] != "word":
-            raise Refused(f"entry {len(options) + 1} does not begin with a name")
+            return f"entry {len(options) + 1} does not begin with a name"
         if at + 2 >= len(tokens) or tokens[at + 1] != ("sign", "=") or tokens[at + 2][0] == "sign":
             # Not the name: behind a password with a space, but without quotes, it is the password's rest.
-            raise Refused(f'entry {len(options) + 1} has no value: write NAME="VALUE"')
-        options[name[1]] = tokens[at + 2][1]
+            return f'entry {len(options) + 1} has no value: write NAME="VALUE"'
+        options[name[1]] = Secret(tokens[at + 2][1])
         at += 3
     if at == len(tokens):
-        raise Refused("it must end with ';'")
+        return "it must end with ';'"
     if at != len(tokens) - 1:
-        raise Refused("there is something behind the ';': give one login module only")
+        return "there is something behind the ';': give one login module only"
     return LoginModule(tokens[0][1].rpartition(".")[2], options)

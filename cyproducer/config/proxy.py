@@ -3,6 +3,8 @@
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from cyproducer.config.values import Secret
+
 DEFAULT_PORTS = {"socks5": 1080, "socks5h": 1080, "http": 8080}
 
 
@@ -13,36 +15,44 @@ class Proxy(NamedTuple):
     host: str
     port: int
     user: str | None
-    password: str
+    password: Secret
 
     def __repr__(self) -> str:
         return f"{self.scheme}://{self.host}:{self.port}"
 
 
-def parse_proxy(url: str) -> Proxy:
+def parse_proxy(url: str | Secret) -> Proxy:
     """Reads ``scheme://[user:password@]host[:port]``. Raises ValueError, without the URL in its text."""
+    found = _parsed(url.reveal() if isinstance(url, Secret) else url)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
+def _parsed(url: str) -> Proxy | str:
+    """The proxy, or what is wrong. Raises nothing: its variables have the password."""
     if not url.isascii():
         # In environment variables, bytes that are no UTF-8 become lone surrogates, which nothing can send.
         try:
             url.encode()
         except UnicodeEncodeError:
-            raise ValueError("it is not valid UTF-8") from None
+            return "it is not valid UTF-8"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError("it has no valid host and port") from None
+        return "it has no valid host and port"
     if parts.scheme not in DEFAULT_PORTS:
-        raise ValueError(f"its scheme must be one of {', '.join(DEFAULT_PORTS)}")
+        return f"its scheme must be one of {', '.join(DEFAULT_PORTS)}"
     host = parts.hostname or ""
     if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError("it must have a host, a port, and nothing else behind them")
+        return "it must have a host, a port, and nothing else behind them"
     if not host.isprintable():
-        raise ValueError("its host has a control character")
+        return "its host has a control character"
     user = unquote(parts.username) if parts.username is not None else None
     password = unquote(parts.password or "")
     if user is not None and parts.scheme.startswith("socks"):
         for text, what in ((user, "user"), (password, "password")):
             if not 1 <= len(text.encode()) <= 255:
-                raise ValueError(f"SOCKS5's {what} must have 1 to 255 bytes")
-    return Proxy(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], user, password)
+                return f"SOCKS5's {what} must have 1 to 255 bytes"
+    return Proxy(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], user, Secret(password))

@@ -29,7 +29,7 @@ def check(values: dict[str, Any], warn: Callable[..., None]) -> dict[str, str]:
         _LOGIN_MODULES[module.name].read(values, module)
     _check_sasl(values, warn)
     _check_use(values, warn)
-    return {} if module is None else {n: v for n, v in module.options.items() if n in _KEPT}
+    return {} if module is None else {n: v.reveal() for n, v in module.options.items() if n in _KEPT}
 
 
 def _check_proxy(values: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ def _check_proxy(values: Mapping[str, Any]) -> None:
         if given is None:
             continue
         try:
-            parse_proxy(given.reveal() if isinstance(given, Secret) else given)
+            parse_proxy(given)
         except ValueError as error:
             shown = given if isinstance(given, Secret) else repr(given)
             raise KafkaConfigurationError(f"{name}={shown}: {error}") from None
@@ -93,7 +93,7 @@ def _read_password(values: dict[str, Any], module: LoginModule) -> None:
         if name not in module.options:
             raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
         value = module.options[name]
-        _take(values, option, Secret(value) if name == "password" else value)
+        _take(values, option, value if name == "password" else value.reveal())
 
 
 def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
@@ -105,9 +105,9 @@ def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
     ):
         if values[option] is None and name in module.options:
             value = module.options[name]
-            values[option] = Secret(value) if name == "clientSecret" else value
+            values[option] = value if name == "clientSecret" else value.reveal()
     extensions = {
-        name.removeprefix("extension_"): value
+        name.removeprefix("extension_"): value.reveal()
         for name, value in module.options.items()
         if name.startswith("extension_")
     }
@@ -117,7 +117,8 @@ def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
 def _read_kerberos(values: dict[str, Any], module: LoginModule) -> None:
     """Takes the keytab and its principal. Without a keytab, the credential cache counts, asked for or not."""
     options = module.options
-    if (options.get("useKeyTab", "").lower() == "true") is not ("keyTab" in options):
+    asked = "useKeyTab" in options and options["useKeyTab"].reveal().lower() == "true"
+    if asked is not ("keyTab" in options):
         raise KafkaConfigurationError(
             "sasl_jaas_config='***': Krb5LoginModule needs useKeyTab=true and keyTab=\"...\", or neither of "
             "them"
@@ -133,7 +134,7 @@ def _read_kerberos(values: dict[str, Any], module: LoginModule) -> None:
         ("sasl_kerberos_service_name", "serviceName"),
     ):
         if name in options:
-            _take(values, option, options[name])
+            _take(values, option, options[name].reveal())
 
 
 def _take(values: dict[str, Any], option: str, value: Any) -> None:
@@ -178,7 +179,7 @@ def _login_module(values: Mapping[str, Any]) -> LoginModule | None:
     if not isinstance(given, Secret):
         raise KafkaConfigurationError("sasl_jaas_config='***': must be a string, not a callable")
     try:
-        module = parse(given.reveal())
+        module = parse(given)
     except Refused as refused:
         raise KafkaConfigurationError(f"sasl_jaas_config='***': {refused}") from None
     if module.name not in _LOGIN_MODULES:

@@ -210,20 +210,23 @@ def text() -> Kind[str]:
     return Kind("a string of 1 to 32767 bytes", read, "str")
 
 
-class Secret:
-    """A password, key or token. It shows itself as ``***``; ``reveal()`` returns the text.
+class Hidden(Generic[T]):
+    """A value that shows itself as ``***``; ``reveal()`` returns it.
+
+    Trackers of errors record the variables of every frame of an exception. So what is secret is hidden as
+    soon as it is known, revealed only in the expression that needs it, and never a variable of its own.
 
     Immutable. Pickling raises TypeError: ``ProducerConfig.to_pickle`` decides about that.
     """
 
     __slots__ = ("_text",)
-    _text: str
+    _text: T
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: T) -> None:
         object.__setattr__(self, "_text", text)
 
-    def reveal(self) -> str:
-        """Returns the text."""
+    def reveal(self) -> T:
+        """Returns the value."""
         return self._text
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -233,13 +236,19 @@ class Secret:
         return "***"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._text == other._text
+        return isinstance(other, Hidden) and self._text == other._text
 
     def __hash__(self) -> int:
-        return hash(Secret)
+        return hash(Hidden)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a password or key is not pickled by itself")
+
+
+class Secret(Hidden[str]):
+    """A password, key or token."""
+
+    __slots__ = ()
 
 
 class SecretUrl(Secret):
@@ -264,12 +273,13 @@ def url() -> Kind[Any]:
     string = text()
 
     def read(value: Any) -> Any:
-        if isinstance(value, SecretUrl):
-            return value
-        found = string(value)
-        if "://" not in found:
+        if isinstance(value, str) and "@" in value:
+            value = SecretUrl(value)
+        if not isinstance(value, SecretUrl):
+            string(value)
+        if "://" not in (value.reveal() if isinstance(value, SecretUrl) else value):
             raise Refused("it has no scheme such as socks5://")
-        return SecretUrl(found) if "@" in found else found
+        return value
 
     return Kind("a URL", read, "str")
 
@@ -311,30 +321,32 @@ def pairs() -> Kind[dict[str, str]]:
     return Kind("a mapping, or a string such as 'name=value,name=value'", read, "Mapping[str, str] | str")
 
 
-def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
-    """Returns the text of a secret; calls it if it is callable."""
-    if secret is None or isinstance(secret, Secret):
-        return None if secret is None else secret.reveal()
-    return called(secret)
+def hidden(secret: "Secret | Callable[[], str] | None") -> Secret | None:
+    """Returns a secret; calls it if it is callable."""
+    return secret if secret is None or isinstance(secret, Secret) else Secret(called(secret))
 
 
 def called(supplier: Callable[[], str]) -> str:
     """Calls a user's function for a name or password. Raises TypeError if it returns no string."""
     found: object = supplier()
-    if not isinstance(found, str):
-        raise TypeError(f"it returned {type(found).__name__}: it must return a string")
-    return found
+    if isinstance(found, str):
+        return found
+    kind = type(found).__name__
+    # It may be a password as bytes.
+    del found
+    raise TypeError(f"it returned {kind}: it must return a string")
 
 
 def secret() -> Kind[Any]:
     """A string, which becomes a ``Secret``, or a callable that returns one."""
 
     def read(value: Any) -> Any:
-        if isinstance(value, Secret) or (callable(value) and not isinstance(value, type)):
+        if callable(value) and not isinstance(value, type):
             return value
-        if not is_text(value) or not value:
+        value = value if isinstance(value, Secret) else Secret(value)
+        if not is_text(value.reveal()) or not value.reveal():
             raise Refused
-        return Secret(value)
+        return value
 
     return Kind("a string, or a callable that returns one", read, "str | Callable[[], str]")
 

@@ -16,10 +16,10 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cyproducer.config import ProducerConfig, option_name
+from cyproducer.config import ProducerConfig, concealed, hide_value, option_name
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
-from cyproducer.config.values import FOREVER_MS
+from cyproducer.config.values import FOREVER_MS, Secret
 from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME
@@ -83,7 +83,7 @@ class Settings(NamedTuple):
 class Credentials:
     """The user and password of SASL, which ``set_sasl_credentials`` changes. Shows neither."""
 
-    def __init__(self, username: str | None, password: str | None) -> None:
+    def __init__(self, username: str | None, password: Secret | None) -> None:
         #: Replaced as a whole, so that no authentication takes one of each.
         self.pair = (username, password)
 
@@ -93,7 +93,26 @@ class Credentials:
 
     def password(self) -> str | None:
         """Returns the password."""
-        return self.pair[1]
+        password = self.pair[1]
+        return None if password is None else password.reveal()
+
+
+#: Options that only librdkafka has, and that may be credentials.
+_SECRETS: Final = ("sasl.oauthbearer.config", "sasl.oauthbearer.assertion.private.key.pem")
+
+
+def hide(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options with passwords and keys as ``Secret``: see ``config.hide``."""
+    return {name: _hidden(name, value) for name, value in conf.items()}
+
+
+def _hidden(name: str, value: Any) -> Any:
+    other = OTHER_NAMES.get(name)
+    if name in _SECRETS:
+        return Secret(value) if isinstance(value, str) else value
+    if other is None:
+        return value if name == "default.topic.config" else hide_value(name, value)
+    return value if other.option is None else concealed(other.option, value)
 
 
 def refused(name: str, why: str) -> KafkaException:
@@ -108,6 +127,7 @@ def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
         KafkaException: an option is unknown, can't be translated, or has a value that is not allowed.
         TypeError: a callback is not callable.
     """
+    conf = hide(conf)
     given = {name: value for name, value in conf.items() if value is not None}
     topic_options = given.pop("default.topic.config", {})
     given |= {name: value for name, value in topic_options.items() if value is not None}
@@ -259,7 +279,9 @@ def _set_security(options: dict[str, Any], own: dict[str, Any], credentials: Cre
     if method not in ("default", "oidc"):
         raise refused("sasl.oauthbearer.method", f"{method!r}: must be 'default' or 'oidc'")
     if provider is not None:
-        options["sasl_oauth_token_provider"] = lambda _: provider(text)
+        options["sasl_oauth_token_provider"] = lambda _: provider(
+            text.reveal() if isinstance(text, Secret) else text
+        )
     if not _flag("enable.ssl.certificate.verification", own.pop("enable.ssl.certificate.verification", True)):
         options["ssl_context"] = _unverified(options)
 

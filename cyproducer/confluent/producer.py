@@ -18,8 +18,9 @@ from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
 from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.words import line_prefix
+from cyproducer.config.values import Secret
 from cyproducer.confluent.cluster import ClusterMetadata, cluster_metadata
-from cyproducer.confluent.configuration import translated
+from cyproducer.confluent.configuration import hide, translated
 from cyproducer.confluent.errors import (
     KafkaError,
     KafkaException,
@@ -158,6 +159,8 @@ class Producer(ProducePath):
     _one_call: _OneCall
 
     def __init__(self, *conf: Mapping[str, Any], **more: Any) -> None:
+        # First: the variables are in the frames of what is raised.
+        conf, more = tuple(hide(each) if isinstance(each, Mapping) else each for each in conf), hide(more)
         if self._path() is not None:
             raise RuntimeError("Producer already initialized")
         if len(conf) > 1 or (conf and not isinstance(conf[0], Mapping)) or not (conf or more):
@@ -337,9 +340,13 @@ class Producer(ProducePath):
         """
         for name, value in (("username", username), ("password", password)):
             if not isinstance(value, str):
-                raise TypeError(f"{name}: must be str, not {type(value).__name__}")
+                kind = type(value).__name__
+                del password, value
+                raise TypeError(f"{name}: must be str, not {kind}")
+        pair = (username, Secret(password))
+        del password, value
         self._engine()
-        self._credentials.pair = (username, password)
+        self._credentials.pair = pair
 
     # Transactions
 

@@ -16,6 +16,7 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
+from cyproducer.config.values import Hidden
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.background import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
@@ -43,7 +44,7 @@ class Authentication:
         background: Background,
         rng: Callable[[], float],
         send_handshake: Callable[[str], None],
-        send_authenticate: Callable[[bytes], None],
+        send_authenticate: Callable[[Hidden[bytes]], None],
     ) -> None:
         """
         Args:
@@ -66,7 +67,7 @@ class Authentication:
         self._conversation: Conversation | None = None
         self._task: Task[Any] | None = None
         self._task_brings = ""
-        self._first: bytes | None = None
+        self._first: Hidden[bytes] | None = None
         self._rounds = 0
         self._note = ""
         self._on_refusal: Callable[[], object] | None = None
@@ -144,10 +145,10 @@ class Authentication:
             assert isinstance(asked, Send)
             self._note, self._on_refusal = asked.note, asked.on_refusal
             if self._first is None:
-                self._first = asked.message
+                self._first = asked.hidden
                 self._send_handshake(wire_mechanism(self._config))
             else:
-                self._send_authenticate(asked.message)
+                self._send_authenticate(asked.hidden)
         return False
 
     def _placed(self, error: Exception) -> errors.KafkaError:

@@ -46,6 +46,7 @@ from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
     from cyproducer.config.proxy import Proxy
+    from cyproducer.config.values import Hidden
     from cyproducer.network.authentication import Authentication
     from cyproducer.security.sasl import Conversation
     from cyproducer.security.tls_context import TlsContext
@@ -533,12 +534,17 @@ class Connector:
             self._sender.hold(connection, True)
             self.request(connection, SASL_HANDSHAKE, number, frame)
 
-        def send_authenticate(message: bytes) -> None:
+        def send_authenticate(message: "Hidden[bytes]") -> None:
             assert connection.handshake.authentication is not None
             connection.handshake.authentication.asked_ms = self._clock.monotonic_ns() / 1e6
             number = connection.next_correlation_id()
-            frame = protocol.encode_sasl_authenticate(versions[SASL_AUTHENTICATE], number, client_id, message)
-            self.request(connection, SASL_AUTHENTICATE, number, frame)
+            version = versions[SASL_AUTHENTICATE]
+            self.request(
+                connection,
+                SASL_AUTHENTICATE,
+                number,
+                protocol.encode_sasl_authenticate(version, number, client_id, message.reveal()),
+            )
 
         return self._make_authentication(
             self._config,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config.proxy import Proxy
+from cyproducer.config.values import Hidden
 from cyproducer.errors import KafkaConnectionError
 from cyproducer.network.stages import send_some
 
@@ -60,8 +61,7 @@ def _socks5(proxy: Proxy, host: str, port: int) -> Exchange:
     if version != 5:
         raise KafkaConnectionError(f"the proxy {proxy!r} does not answer in SOCKS5")
     if method == 2 and proxy.user is not None:
-        user, password = proxy.user.encode(), proxy.password.encode()
-        yield bytes([1, len(user)]) + user + bytes([len(password)]) + password
+        yield _user_and_password(proxy.user.encode(), proxy.password.reveal().encode())
         _, status = yield _Read(2)
         if status:
             raise KafkaConnectionError(f"the proxy {proxy!r} refuses the user and password in proxy_url")
@@ -83,6 +83,10 @@ def _socks5(proxy: Proxy, host: str, port: int) -> Exchange:
         yield _Read({1: 4, 4: 16}.get(kind, 4) + 2)
 
 
+def _user_and_password(user: bytes, password: bytes) -> bytes:
+    return bytes([1, len(user)]) + user + bytes([len(password)]) + password
+
+
 def _socks_address(host: str) -> bytes:
     for kind, family in ((1, socket.AF_INET), (4, socket.AF_INET6)):
         try:
@@ -96,11 +100,7 @@ def _socks_address(host: str) -> bytes:
 def _http_connect(proxy: Proxy, host: str, port: int) -> Exchange:
     host = _checked(host)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-    if proxy.user is not None:
-        credentials = base64.b64encode(f"{proxy.user}:{proxy.password}".encode()).decode()
-        lines.append(f"Proxy-Authorization: Basic {credentials}")
-    yield "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+    yield _connect_request(proxy, target)
     headers = yield _Read(MOST_HEADERS, headers=True)
     status = headers.partition(b"\r\n")[0].decode("latin-1")
     words = status.split(" ", 2)
@@ -114,6 +114,14 @@ def _http_connect(proxy: Proxy, host: str, port: int) -> Exchange:
         raise KafkaConnectionError(f"the proxy {proxy!r} cannot connect to {target}: {text}")
 
 
+def _connect_request(proxy: Proxy, target: str) -> bytes:
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if proxy.user is not None:
+        credentials = base64.b64encode(f"{proxy.user}:{proxy.password.reveal()}".encode()).decode()
+        lines.append(f"Proxy-Authorization: Basic {credentials}")
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
 class ProxyStage:
     """A ``Stage``: asks the proxy at the other end of the socket for a connection to a broker."""
 
@@ -121,7 +129,8 @@ class ProxyStage:
         self._proxy = proxy
         make = _socks5 if proxy.scheme.startswith("socks") else _http_connect
         self._exchange = make(proxy, host, port)
-        self._unsent = b""
+        #: It may have the credentials.
+        self._unsent = Hidden(b"")
         self._wanted: _Read | None = None
         self._received = b""
         self._continue(None)
@@ -131,7 +140,7 @@ class ProxyStage:
         try:
             asked = next(self._exchange) if data is None else self._exchange.send(data)
             while isinstance(asked, bytes):
-                self._unsent += asked
+                self._unsent = Hidden(self._unsent.reveal() + asked)
                 asked = next(self._exchange)
         except StopIteration:
             return True
@@ -147,8 +156,9 @@ class ProxyStage:
 
     def _step(self, sock: socket.socket) -> bool | None:
         while True:
-            self._unsent = send_some(sock, self._unsent)
-            if self._unsent:
+            # A view shows nothing in the frames of an error.
+            self._unsent = Hidden(bytes(send_some(sock, memoryview(self._unsent.reveal()))))
+            if self._unsent.reveal():
                 return True
             assert self._wanted is not None
             try:

@@ -4,7 +4,7 @@ Owns the interface of a stage, and the one that waits. The others: ``tls_handsha
 """
 
 import socket
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cyproducer import errors
 from cyproducer.network.background import Task
@@ -13,8 +13,10 @@ from cyproducer.network.background import Task
 #: default.
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
+B = TypeVar("B", bytes, memoryview)
 
-def send_some(sock: socket.socket, data: bytes) -> bytes:
+
+def send_some(sock: socket.socket, data: B) -> B:
     """Sends what the socket takes; returns the rest."""
     while data:
         try:

@@ -8,6 +8,7 @@ Grants: the client's credentials (RFC 6749, section 4.4), with a secret or with 
 """
 
 import base64
+import io
 import json
 import ssl
 import uuid
@@ -24,7 +25,7 @@ from cyproducer.base import originals
 from cyproducer.base.clock import monotonic_s, unix_ms
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import revealed
+from cyproducer.config.values import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError
 
 #: One call of ``token()``, repetitions included.
@@ -83,15 +84,10 @@ class OidcTokens:
         if self._is_file:
             path = unquote(urlsplit(self._url).path)
             return _text_of("sasl_oauthbearer_token_endpoint_url", path), None
-        answer = self._ask()
-        text = answer.get("access_token") or answer.get("id_token")
-        if not isinstance(text, str):
+        text, lasts_s = _grant_of(self._ask())
+        if text is None:
             raise errors.SaslAuthenticationFailedError(f"{self._url} answered without an access_token")
-        try:
-            lasts_s = float(answer["expires_in"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return text, None
-        return text, self._now_ms() / 1000 + lasts_s
+        return text.reveal(), None if lasts_s is None else self._now_ms() / 1000 + lasts_s
 
     # The request
 
@@ -110,15 +106,10 @@ class OidcTokens:
             wait_s *= 2
 
     def _ask_once(self, opener: OpenerDirector, deadline: float) -> dict[str, Any]:
-        headers, form = self._credentials()
-        request = Request(
-            self._url,
-            urlencode(form).encode(),
-            {"Accept": "application/json", **headers},
-            method="POST",
-        )
+        seconds = max(0.1, deadline - monotonic_s())
         try:
-            with opener.open(request, timeout=max(0.1, deadline - monotonic_s())) as response:
+            # The request is no variable, as it has the credentials.
+            with opener.open(self._request(), timeout=seconds) as response:
                 answer = json.loads(_body_of(response, deadline))
         except HTTPError as error:
             with error:
@@ -130,9 +121,11 @@ class OidcTokens:
             raise self._unreachable(error) from None
         except OSError as error:
             raise self._unreachable(error) from error
-        if not isinstance(answer, dict):
-            raise errors.SaslAuthenticationFailedError(f"{self._url} answered with JSON that is no object")
-        return answer
+        if isinstance(answer, dict):
+            return answer
+        # It may be a token.
+        del answer
+        raise errors.SaslAuthenticationFailedError(f"{self._url} answered with JSON that is no object")
 
     def _refused(self, error: HTTPError, deadline: float) -> errors.KafkaError:
         text = f"{self._url} answered {error.code} {printable(str(error.reason), MOST_TEXT)}"
@@ -180,6 +173,15 @@ class OidcTokens:
 
     # The credentials
 
+    def _request(self) -> Request:
+        headers, form = self._credentials()
+        return Request(
+            self._url,
+            urlencode(form).encode(),
+            {"Accept": "application/json", **headers},
+            method="POST",
+        )
+
     def _credentials(self) -> tuple[dict[str, str], dict[str, str]]:
         """The headers and the form's fields of a request."""
         config = self._config
@@ -192,11 +194,10 @@ class OidcTokens:
         if assertion is not None:
             form |= {"client_assertion_type": _CLIENT_ASSERTION, "client_assertion": assertion}
             return {}, form if user is None else {**form, "client_id": user}
-        pair = (user or "", revealed(config.sasl_oauthbearer_client_credentials_client_secret) or "")
-        if config.sasl_oauthbearer_header_urlencode:
-            pair = (quote_plus(pair[0]), quote_plus(pair[1]))
+        secret = hidden(config.sasl_oauthbearer_client_credentials_client_secret) or Secret("")
+        quoted = quote_plus if config.sasl_oauthbearer_header_urlencode else str
         # The usual alphabet: the URL's would be refused (KAFKA-14496).
-        encoded = base64.b64encode(":".join(pair).encode()).decode()
+        encoded = base64.b64encode(f"{quoted(user or '')}:{quoted(secret.reveal())}".encode()).decode()
         return {"Authorization": f"Basic {encoded}"}, form
 
     def _assertion(self) -> str | None:
@@ -243,10 +244,12 @@ class OidcTokens:
 
         option = "sasl_oauthbearer_assertion_private_key_file"
         path = self._config.sasl_oauthbearer_assertion_private_key_file
-        passphrase = revealed(self._config.sasl_oauthbearer_assertion_private_key_passphrase)
-        text = _text_of(option, path)
+        passphrase = hidden(self._config.sasl_oauthbearer_assertion_private_key_passphrase)
+        text = Secret(_text_of(option, path))
         try:
-            key = load_pem_private_key(text.encode(), None if passphrase is None else passphrase.encode())
+            key = load_pem_private_key(
+                text.reveal().encode(), None if passphrase is None else passphrase.reveal().encode()
+            )
         except (ValueError, TypeError):
             # Not the error itself: it may quote the file.
             raise KafkaConfigurationError(
@@ -287,12 +290,21 @@ def _template_of(path: str | None) -> dict[str, dict[str, Any]]:
 
 def _body_of(response: Any, deadline: float) -> bytes:
     """The body. Raises OSError if it is too long, or takes too long."""
-    parts, size = [], 0
-    while part := response.read1(65536):
-        size += len(part)
-        if size > MOST_BYTES:
+    # Which does not show its content in the frames of an error: it may be a token.
+    body = io.BytesIO()
+    while body.write(response.read1(65536)):
+        if body.tell() > MOST_BYTES:
             raise OSError(f"its answer has more than {MOST_BYTES} bytes")
         if monotonic_s() > deadline:
             raise TimeoutError("its answer takes too long")
-        parts.append(part)
-    return b"".join(parts)
+    return body.getvalue()
+
+
+def _grant_of(answer: dict[str, Any]) -> tuple[Secret | None, float | None]:
+    """The token, and for how many seconds it is good. Raises nothing: its variables have the token."""
+    text = answer.get("access_token") or answer.get("id_token")
+    try:
+        lasts_s = float(answer["expires_in"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        lasts_s = None
+    return Secret(text) if isinstance(text, str) else None, lasts_s

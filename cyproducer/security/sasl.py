@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, called, revealed
+from cyproducer.config.values import Hidden, Secret, called, hidden
 from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Token, Tokens
@@ -25,15 +25,25 @@ from cyproducer.security.tokens import Token, Tokens
 QUICK_ITERATIONS = 16384
 
 
-class Send(NamedTuple):
-    """Bytes for the broker; the reply is its message.
+class Send:
+    """Bytes for the broker; the reply is its message. Shows no credentials.
 
     ``note``: what to add if the broker refuses them. ``on_refusal``: what to call then; it must not block.
     """
 
-    message: bytes
-    note: str = ""
-    on_refusal: Callable[[], object] | None = None
+    __slots__ = ("hidden", "note", "on_refusal")
+
+    def __init__(
+        self, message: bytes, note: str = "", on_refusal: Callable[[], object] | None = None
+    ) -> None:
+        self.hidden = Hidden(message)
+        self.note = note
+        self.on_refusal = on_refusal
+
+    @property
+    def message(self) -> bytes:
+        """The bytes."""
+        return self.hidden.reveal()
 
 
 class Compute(NamedTuple):
@@ -53,12 +63,12 @@ class SaltedPasswords:
     """
 
     def __init__(self) -> None:
-        self._found: dict[bytes, bytes] = {}
+        self._found: dict[bytes, Hidden[bytes]] = {}
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> Hidden[bytes] | None:
         return self._found.get(key)
 
-    def put(self, key: bytes, salted: bytes) -> None:
+    def put(self, key: bytes, salted: Hidden[bytes]) -> None:
         if len(self._found) >= 16:
             self._found.clear()
         self._found[key] = salted
@@ -116,25 +126,25 @@ def converse(config: ProducerConfig, credentials: SharedCredentials, host: str) 
     return oauthbearer(credentials.tokens)
 
 
-def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, str]]:
+def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, Secret]]:
     """User and password. Callables are called on another thread."""
     user, password = config.sasl_plain_username, config.sasl_plain_password
     if callable(user) or callable(password):
-        found: tuple[str, str] = yield Compute(partial(_call, user, password))
+        found: tuple[str, Secret] = yield Compute(partial(_call, user, password))
         return found
     return _call(user, password)
 
 
-def _call(user: Any, password: Secret | Callable[[], str] | None) -> tuple[str, str]:
-    return called(user) if callable(user) else user, revealed(password) or ""
+def _call(user: Any, password: Secret | Callable[[], str] | None) -> tuple[str, Secret]:
+    return called(user) if callable(user) else user, hidden(password) or Secret("")
 
 
 def plain(config: ProducerConfig) -> Conversation:
     """PLAIN (RFC 4616): the password in clear text."""
     user, password = yield from _credentials(config)
-    if "\0" in user or "\0" in password:
+    if "\0" in user or "\0" in password.reveal():
         raise SaslAuthenticationFailedError("PLAIN: a user name or password cannot contain a zero byte")
-    yield Send(f"\0{user}\0{password}".encode())
+    yield Send(f"\0{user}\0{password.reveal()}".encode())
 
 
 def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Conversation:
@@ -142,8 +152,10 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
     user, password = yield from _credentials(config)
     exchange = Scram(mechanism, user, password, token=config.sasl_delegation_token)
     exchange.read_first((yield Send(exchange.first())))
-    described = repr((mechanism, user, password, exchange.salt, exchange.iterations))
-    key = hashlib.sha256(described.encode()).digest()
+    # Inside one expression: the frames of an error must not have the password.
+    key = hashlib.sha256(
+        repr((mechanism, user, password.reveal(), exchange.salt, exchange.iterations)).encode()
+    ).digest()
     hashed = salted.get(key)
     if hashed is None:
         if exchange.iterations > QUICK_ITERATIONS:
@@ -160,7 +172,9 @@ def oauthbearer(tokens: Tokens) -> Conversation:
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     reject = partial(tokens.reject, token)
     # Brokers also refuse a token at once, without such an error.
-    reply = yield Send(f"n,,\x01auth=Bearer {token.text}{extensions}\x01\x01".encode(), on_refusal=reject)
+    reply = yield Send(
+        f"n,,\x01auth=Bearer {token.text.reveal()}{extensions}\x01\x01".encode(), on_refusal=reject
+    )
     if reply:
         reject()
         # An error, which the client acknowledges; then the broker ends the exchange (section 3.2.3).

@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 
+from cyproducer.config.values import Hidden, Secret
 from cyproducer.errors import SaslAuthenticationFailedError
 
 #: Brokers refuse fewer; more would take minutes of this client's CPU.
@@ -24,7 +25,7 @@ class Scram:
     """One exchange: ``first()``, ``read_first()``, ``salted_password()``, ``final()``, ``read_final()``."""
 
     def __init__(
-        self, mechanism: str, user: str, password: str, *, token: bool = False, nonce: str | None = None
+        self, mechanism: str, user: str, password: Secret, *, token: bool = False, nonce: str | None = None
     ) -> None:
         """
         Args:
@@ -35,13 +36,13 @@ class Scram:
             nonce: for tests; by default 128 random bits.
         """
         self._hash = _HASHES[mechanism]
-        self._password = password.encode()
+        self._password = Hidden(password.reveal().encode())
         self._nonce = nonce or secrets.token_urlsafe(16)
         name = user.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={name},r={self._nonce}" + (",tokenauth=true" if token else "")
         self._first_server = ""
         self._server_nonce = ""
-        self._signature = b""
+        self._signature = Hidden(b"")
         #: From the server's first message.
         self.salt = b""
         self.iterations = 0
@@ -77,12 +78,15 @@ class Scram:
         self.iterations = int(count)
         self._first_server, self._server_nonce = text, nonce
 
-    def salted_password(self) -> bytes:
+    def salted_password(self) -> Hidden[bytes]:
         """Hashes the password ``iterations`` times: 1 ms per 4096 with SHA-256. Releases the GIL."""
-        return hashlib.pbkdf2_hmac(self._hash, self._password, self.salt, self.iterations)
+        return Hidden(hashlib.pbkdf2_hmac(self._hash, self._password.reveal(), self.salt, self.iterations))
 
-    def final(self, salted_password: bytes) -> bytes:
+    def final(self, salted_password: Hidden[bytes]) -> bytes:
         """Returns the client's final message."""
+        return self._final(salted_password.reveal())
+
+    def _final(self, salted_password: bytes) -> bytes:
         without_proof = f"c=biws,r={self._server_nonce}"
         signed = f"{self._first_bare},{self._first_server},{without_proof}".encode()
         client_key = hmac.digest(salted_password, b"Client Key", self._hash)
@@ -90,7 +94,7 @@ class Scram:
         client_signature = hmac.digest(stored_key, signed, self._hash)
         proof = bytes(a ^ b for a, b in zip(client_key, client_signature, strict=True))
         server_key = hmac.digest(salted_password, b"Server Key", self._hash)
-        self._signature = hmac.digest(server_key, signed, self._hash)
+        self._signature = Hidden(hmac.digest(server_key, signed, self._hash))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def read_final(self, message: bytes) -> None:
@@ -103,7 +107,8 @@ class Scram:
             signature = base64.b64decode(fields.get("v", ""), validate=True)
         except ValueError:
             signature = b""
-        if not self._signature or not hmac.compare_digest(signature, self._signature):
+        expected = self._signature
+        if not expected.reveal() or not hmac.compare_digest(signature, expected.reveal()):
             raise SaslAuthenticationFailedError(
                 "the broker's SCRAM signature is wrong: it does not know the password of this user"
             )

@@ -15,7 +15,7 @@ from typing import Any
 
 from cyproducer.base.originals import allocate_lock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import revealed
+from cyproducer.config.values import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError
 
 PEM, PKCS12, JKS, UNKNOWN = "PEM", "PKCS12", "JKS", "unknown"
@@ -153,11 +153,9 @@ def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
     elif config.ssl_cafile is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
-        data = _read("ssl_cafile", config.ssl_cafile)
-        kind = format_of(data)
+        kind, has_certificate = _content("ssl_cafile", config.ssl_cafile)
         if kind == PKCS12:
             _, certificate, others = _open_pkcs12(
-                data,
                 "ssl_cafile",
                 config.ssl_cafile,
                 "ssl_truststore_password",
@@ -169,7 +167,7 @@ def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
             with _naming("ssl_cafile", config.ssl_cafile):
                 context.load_verify_locations(cadata=b"".join(map(_der, certificates)))
         else:
-            _expect_pem(kind, _CERTIFICATE in data, "ssl_cafile", config.ssl_cafile, "a certificate")
+            _expect_pem(kind, has_certificate, "ssl_cafile", config.ssl_cafile, "a certificate")
             with _naming("ssl_cafile", config.ssl_cafile):
                 context.load_verify_locations(config.ssl_cafile)
 
@@ -179,33 +177,40 @@ def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
     password = config.ssl_password
     if config.ssl_keystore_key is not None:
         chain = config.ssl_keystore_certificate_chain
-        with _as_file(str(chain)) as certificates, _as_file(revealed(config.ssl_keystore_key) or "") as key:
+        with _as_file(str(chain)) as certificates, _as_file(_key_of(config)) as key:
             _load_chain(context, certificates, key, password, "ssl_keystore_certificate_chain", None)
         return
     if config.ssl_certfile is None:
         return
-    data = _read("ssl_certfile", config.ssl_certfile)
-    kind = format_of(data)
+    kind, has_certificate = _content("ssl_certfile", config.ssl_certfile)
     if kind == PKCS12:
         # With Java's options the store has a password, and the key in it may have another.
         option = "ssl_password" if config.ssl_keystore_password is None else "ssl_keystore_password"
         key_object, certificate, others = _open_pkcs12(
-            data, "ssl_certfile", config.ssl_certfile, option, getattr(config, option)
+            "ssl_certfile", config.ssl_certfile, option, getattr(config, option)
         )
         if key_object is None or certificate is None:
             raise KafkaConfigurationError(
                 f"ssl_certfile={config.ssl_certfile!r}: it contains no private key with its certificate"
             )
         text = b"".join(map(_pem, (certificate, *others))).decode()
-        with _as_file(text) as certificates, _as_file(_key_pem(key_object)) as key:
+        with _as_file(text) as certificates, _as_file(Secret(_key_pem(key_object))) as key:
             _load_chain(context, certificates, key, None, "ssl_certfile", config.ssl_certfile)
         return
-    _expect_pem(kind, _CERTIFICATE in data, "ssl_certfile", config.ssl_certfile, "a certificate")
+    _expect_pem(kind, has_certificate, "ssl_certfile", config.ssl_certfile, "a certificate")
     if config.ssl_keyfile is not None:
         _read("ssl_keyfile", config.ssl_keyfile)
     _load_chain(
         context, config.ssl_certfile, config.ssl_keyfile, password, "ssl_certfile", config.ssl_certfile
     )
+
+
+def _key_of(config: ProducerConfig) -> Secret:
+    return hidden(config.ssl_keystore_key) or Secret("")
+
+
+def _encoded(text: str | Secret) -> bytes:
+    return (text.reveal() if isinstance(text, Secret) else text).encode()
 
 
 def _load_chain(
@@ -217,7 +222,8 @@ def _load_chain(
         # Always a function: OpenSSL asks on the terminal otherwise.
         nonlocal asked
         asked = True
-        return revealed(password) or ""
+        found = hidden(password)
+        return "" if found is None else found.reveal()
 
     named = option if shown is None else f"{option}={shown!r}"
     try:
@@ -272,9 +278,7 @@ def _expect_pem(kind: str, has_it: bool, option: str, path: str, what: str) -> N
         raise KafkaConfigurationError(f"{option}={path!r}: it contains no {what.partition(' ')[2]} in PEM")
 
 
-def _open_pkcs12(
-    data: bytes, option: str, path: str, password_option: str, password: Any
-) -> tuple[Any, Any, Any]:
+def _open_pkcs12(option: str, path: str, password_option: str, password: Any) -> tuple[Any, Any, Any]:
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
@@ -282,9 +286,11 @@ def _open_pkcs12(
             f"{option}={path!r}: reading PKCS#12 needs the cryptography package: pip install "
             "'cyproducer[pkcs12]', or convert the file to PEM: openssl pkcs12 -nodes"
         ) from error
-    secret = revealed(password)
+    secret = hidden(password)
     try:
-        return pkcs12.load_key_and_certificates(data, None if secret is None else secret.encode())
+        return pkcs12.load_key_and_certificates(
+            _read(option, path), None if secret is None else secret.reveal().encode()
+        )
     except ValueError as error:
         raise KafkaConfigurationError(
             f"{option}={path!r}: {password_option} does not open this PKCS#12 file, or it is damaged"
@@ -322,6 +328,13 @@ def _read(option: str, path: str) -> bytes:
         raise KafkaConfigurationError(f"{option}={path!r}: {error.strerror}") from error
 
 
+def _content(option: str, path: str) -> tuple[str, bool]:
+    """The format of a file, and whether it has a certificate in PEM. Its content is no variable of those that
+    may raise: it may be a key."""
+    data = _read(option, path)
+    return format_of(data), _CERTIFICATE in data
+
+
 @contextmanager
 def _naming(option: str, path: str | None = None) -> Iterator[None]:
     try:
@@ -333,13 +346,13 @@ def _naming(option: str, path: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _as_file(text: str) -> Iterator[str]:
+def _as_file(text: str | Secret) -> Iterator[str]:
     """The path of a file with this text: ``ssl`` loads keys from files only. On Linux it exists in memory
     only; elsewhere it is deleted at the end."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("cyproducer", os.MFD_CLOEXEC)
         try:
-            os.write(descriptor, text.encode())
+            os.write(descriptor, _encoded(text))
             yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
@@ -347,6 +360,6 @@ def _as_file(text: str) -> Iterator[str]:
     import tempfile
 
     with tempfile.NamedTemporaryFile() as file:  # readable by this user only
-        file.write(text.encode())
+        file.write(_encoded(text))
         file.flush()
         yield file.name

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from cyproducer.base.clock import Clock
 from cyproducer.base.originals import allocate_lock
+from cyproducer.config.values import Hidden, Secret
 from cyproducer.user_thread import Log
 
 _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
@@ -45,7 +46,7 @@ class Token(NamedTuple):
     ``expires_s``: when it ends, in seconds since 1970; None if that is unknown.
     """
 
-    text: str
+    text: Secret
     extensions: Mapping[str, str]
     expires_s: float | None = None
 
@@ -55,29 +56,37 @@ class Token(NamedTuple):
 
 def fetch(provider: Any) -> Token:
     """Calls the provider. Raises TypeError or ValueError, without the token, if it returns none."""
-    found = provider.token() if hasattr(provider, "token") else provider("")
-    if inspect.isawaitable(found):
-        found = asyncio.run(_awaited(found))
-    extensions: Any = {}
-    expires_s = None
+    given, expires_s, extensions = _parts(_asked(provider))
     if hasattr(provider, "extensions"):
-        extensions = provider.extensions() or {}
-    if isinstance(found, tuple):
-        if len(found) >= 4:
-            extensions = found[3] or {}
-        expires_s = _seconds(found[1]) if len(found) >= 2 else None
-        found = found[0] if found else None
-    if not isinstance(found, str):
-        raise TypeError(f"the token provider returned {type(found).__name__}: it must return a string")
-    text = found.strip()
-    if not _TOKEN.fullmatch(text):
+        others = provider.extensions() or {}
+        extensions = others if extensions is None else extensions
+    if not isinstance(given.reveal(), str):
+        raise TypeError(
+            f"the token provider returned {type(given.reveal()).__name__}: it must return a string"
+        )
+    text = Secret(given.reveal().strip())
+    if not _TOKEN.fullmatch(text.reveal()):
         raise ValueError("the token provider returned text that is no bearer token (RFC 6750)")
+    extensions = extensions or {}
     for name, value in dict(extensions).items():
         if not _EXTENSION.fullmatch(name) or name == "auth" or "\x01" in str(value):
             raise ValueError(f"the token provider returned the invalid extension {name!r}")
     if expires_s is None:
-        expires_s = expiry_of(text)
+        expires_s = expiry_of(text.reveal())
     return Token(text, {name: str(value) for name, value in dict(extensions).items()}, expires_s)
+
+
+def _asked(provider: Any) -> Any:
+    found = provider.token() if hasattr(provider, "token") else provider("")
+    return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+
+def _parts(found: Any) -> tuple[Hidden[Any], float | None, Any]:
+    """The token, when it ends, and its extensions or None. Raises nothing: its variables have the token."""
+    if not isinstance(found, tuple):
+        return Hidden(found), None, None
+    ends = _seconds(found[1]) if len(found) >= 2 else None
+    return Hidden(found[0] if found else None), ends, (found[3] or {}) if len(found) >= 4 else None
 
 
 async def _awaited(found: Any) -> Any:
@@ -138,7 +147,7 @@ class Tokens:
         self._lock = allocate_lock()  # one call of the provider at a time
         self._token: Token | None = None
         self._ends_ms = -math.inf
-        self._rejected: str | None = None
+        self._rejected: Secret | None = None
         self._call: _Call | None = None
         #: When ``current`` is due to be called, so that the next authentication need not wait: on the clock,
         #: in milliseconds. Infinity if it isn't. Any thread may read it.

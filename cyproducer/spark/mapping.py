@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cyproducer.config import hide
 from cyproducer.errors import BulkSendError, RecordTooLargeError, UnknownTopicOrPartitionError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.batches import plain, refused_rows
@@ -58,6 +59,7 @@ def produce_arrow(
     partitions while rows of a batch are being sent; ``TypeError`` if the function gets no iterator of Arrow
     batches, as from ``foreach`` and ``foreachPartition``.
     """
+    config = hide(config)
     return _ProduceArrow(topic, producer_config(config, columns=True))
 
 
@@ -185,6 +187,7 @@ def foreach_batch(
     Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start,
     Spark's own error if a task fails, and with exactly-once those of ``docs/spark-exactly-once.md``.
     """
+    config = hide(config)
     shared = producer_config(config, columns=True)
     options = once_of_function(
         shared,

@@ -17,8 +17,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyproducer.config import ProducerConfig, concealed, option_name
-from cyproducer.config.values import Secret
+from cyproducer.config import ProducerConfig, hide, hide_value, option_name
+from cyproducer.config.values import Secret, SecretUrl
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix, location
@@ -168,13 +168,13 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         KafkaConfigurationError: an option is unknown, has a value that is not allowed, or asks for a
             guarantee that this sink does not give. Names every wrong option of the producer.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    defaults = session or {}
+    options = given = {name.lower(): _hidden(name.lower(), value) for name, value in options.items()}
+    defaults = session = hide(session or {})
     producer: dict[str, Any] = {}
     for name, value in given.items():
         if name.startswith("kafka."):
             known = _producer_option(name, "kafka.")
-            if known == "socks5_proxy" and "@" in value:
+            if known == "socks5_proxy" and isinstance(value, SecretUrl):
                 raise KafkaConfigurationError(
                     f"option {name!r} can't have a password, which Spark shows in plans and event logs: give "
                     "'kafka.proxy.url', whose value Spark hides"
@@ -211,6 +211,11 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         summary_callback=callback,
         exactly_once=exactly_once,
     )
+
+
+def _hidden(name: str, value: Any) -> Any:
+    """The value of an option of a write, as ``hide`` does it; the name is in lower case."""
+    return hide_value(name.removeprefix("kafka."), value) if name.startswith("kafka.") else value
 
 
 def _producer_option(name: str, prefix: str) -> str:
@@ -289,27 +294,33 @@ def session_options(settings: Mapping[str, str], at_start: Container[str]) -> di
     """
     found: dict[str, Any] = {}
     prefix = f"{SESSION_PREFIX}kafka."
-    for name, value in settings.items():
-        if not name.startswith(SESSION_PREFIX):
-            continue
+    # Of all settings only these: others of the session have secrets of their own.
+    hidden = {
+        name: hide_value(name.removeprefix(prefix), value) if name.startswith(prefix) else None
+        for name, value in settings.items()
+        if name.startswith(SESSION_PREFIX)
+    }
+    del settings
+    for name, value in hidden.items():
         if not name.startswith(prefix):
             raise KafkaConfigurationError(
                 f"setting {name!r} is unknown: must be an option of the producer, as {prefix}NAME"
             )
         known = _producer_option(name, prefix)
-        if known in _PROXIES and "@" in value:
+        if known in _PROXIES and isinstance(value, SecretUrl):
             raise KafkaConfigurationError(
                 f"setting {name!r} can't have a password, which Spark shows in its UI and event logs: give "
                 "it to the sink, as option 'kafka.proxy.url'"
             )
-        if isinstance(concealed(known, value), Secret) and name not in at_start:
+        if option_name(known) and isinstance(value, Secret) and name not in at_start:
             # Spark copies it to the properties of each job, and redacts of these what its configuration has.
             raise KafkaConfigurationError(
                 f"setting {name!r} was made after the application started, and Spark shows it in event logs: "
                 "replace this password, and give it with --conf or as option of the write"
             )
         found[known] = value
-    return found
+    # In clear: a registered format has them, and is pickled.
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in found.items()}
 
 
 def producer_config(
@@ -323,11 +334,12 @@ def producer_config(
     Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
     those for bulk sends.
     """
+    given = hide(given)
     named = {option_name(name) or name: value for name, value in given.items()}
     if len(named) < len(given):
         # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
-    session = options_of_session() if session is None else session
+    session = hide(options_of_session() if session is None else session)
     defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
     config = {**defaults, **named}
     checked = ProducerConfig(**config)

@@ -16,6 +16,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
 from cyproducer.base.clock import unix_ms
+from cyproducer.config import hide
 from cyproducer.errors import BufferExhaustedError, BulkSendError, KafkaError, RecordTooLargeError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
@@ -68,6 +69,7 @@ def produce_partitions(
     record; ``RowsFailedError`` for the first record that can't be written. These fail the task. If the caller
     closes the generator early, ``close()`` raises the error of the records not yet yielded.
     """
+    config = hide(config)
     return _Produce(topic, producer_config(config, columns=False), results)
 
 

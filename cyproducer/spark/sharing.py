@@ -37,7 +37,8 @@ class SharedConfig:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = {name: concealed(name, value) for name, value in config.items()}
+        config = {name: concealed(name, value) for name, value in config.items()}
+        self.config = config
         self.key = hashlib.sha256(
             repr([_fixed(*item) for item in sorted(self.config.items())]).encode()
         ).hexdigest()
@@ -47,8 +48,8 @@ class SharedConfig:
 
     def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
         # The key stays that of the driver: a callable may be pickled differently here.
-        self.key, config = state
-        self.config = {name: concealed(name, value) for name, value in config.items()}
+        self.key = state[0]
+        self.config = {name: concealed(name, value) for name, value in state[1].items()}
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={shown_option(name, value)}" for name, value in self.config.items())
@@ -67,9 +68,9 @@ def _revealed(value: Any) -> Any:
 
 def _fixed(name: str, value: Any) -> tuple[str, object]:
     """Returns an option as an object whose ``repr()`` is the same in every process."""
-    value = _revealed(value)
-    if value is None or isinstance(value, str | bytes | int | float):
-        return name, value
+    plain = (type(None), str, bytes, int, float)
+    if isinstance(value, plain) or (isinstance(value, Secret) and isinstance(value.reveal(), plain)):
+        return name, _revealed(value)
     try:
         return name, _pickled(value)
     except Exception as error:

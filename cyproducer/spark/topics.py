@@ -7,7 +7,7 @@ producer itself does not create topics. Runs on the driver, before tasks start.
 from typing import Any, Final
 
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, revealed
+from cyproducer.config.values import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 
 _SHARED_OPTIONS: Final = (
@@ -96,7 +96,8 @@ def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
         if value is None or name not in known:
             continue
         if isinstance(value, Secret) or (callable(value) and name in _SUPPLIED):
-            value = _Hidden(revealed(value))
+            secret = hidden(value)
+            value = _Hidden("" if secret is None else secret.reveal())
         found[name] = value
     if config.security_protocol.endswith("SSL"):
         from cyproducer.security.tls_context import make_context  # here: it imports ssl

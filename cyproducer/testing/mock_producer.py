@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from cyproducer.config import ProducerConfig
+from cyproducer.config import ProducerConfig, hide
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
 from cyproducer.control.transaction_calls import Event, State
@@ -235,6 +235,7 @@ class MockProducer(KafkaProducer[K, V]):
         partitions: Mapping[str, int] | None = None,
         **configs: Unpack[ProducerOptions[K, V]],
     ) -> None:
+        configs = hide(configs)
         self.auto_complete = auto_complete
         self.send_exception: BaseException | None = None
         self.flush_exception: BaseException | None = None

@@ -17,6 +17,7 @@ import cyproducer
 from cyproducer.cli import produce
 from cyproducer.cli.line_format import JsonFormat
 from cyproducer.cli.main import main
+from cyproducer.config.values import Secret
 from cyproducer.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
@@ -289,7 +290,7 @@ def test_options_become_the_producers_settings(fake: type[Producer], stdin: Stdi
         "linger_ms": 5,
         "batch_size": 65536,
         "client_id": "12",
-        "sasl_plain_password": "12",
+        "sasl_plain_password": Secret("12"),
     }
     assert fake.made[0].waited == 7
 
@@ -313,7 +314,7 @@ def test_a_properties_file_as_kafkas_own_tools_take(
         "security_protocol": "SASL_SSL",
         "linger_ms": 7,
         "sasl_mechanism": "PLAIN",
-        "sasl_jaas_config": "C required username=u;",
+        "sasl_jaas_config": Secret("C required username=u;"),
         "ssl_cafile": "/other.pem",
     }
     assert "ignoring group.id: no options of a producer" in capsys.readouterr().err
@@ -341,7 +342,7 @@ def test_a_file_of_kcats_has_librdkafkas_names_and_no_escapes(
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "PLAIN",
         "sasl_plain_username": "me",
-        "sasl_plain_password": "a\\b=c#d",
+        "sasl_plain_password": Secret("a\\b=c#d"),
         "ssl_cafile": "/ca.pem",
         "acks": "1",
         "compression_type": None,

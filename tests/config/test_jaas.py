@@ -6,7 +6,7 @@ import pytest
 
 from cyproducer.config import ProducerConfig
 from cyproducer.config.jaas import parse
-from cyproducer.config.values import Refused, revealed
+from cyproducer.config.values import Refused, Secret
 from cyproducer.errors import KafkaConfigurationError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -41,9 +41,9 @@ KRB5 = "com.sun.security.auth.module.Krb5LoginModule"
 def test_what_is_read(text: str, options: dict[str, str] | None) -> None:
     if options is None:
         with pytest.raises(Refused):
-            parse(text)
+            parse(Secret(text))
     else:
-        assert parse(text) == ("C", options)
+        assert parse(Secret(text)) == ("C", {name: Secret(value) for name, value in options.items()})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_read(text: str, options: dict[str, str] | None) -> None:
 )
 def test_what_is_refused(text: str, problem: str) -> None:
     with pytest.raises(Refused) as caught:
-        parse(text)
+        parse(Secret(text))
     assert problem in str(caught.value)
     assert "geheim" not in str(caught.value)
 
@@ -82,7 +82,7 @@ def config(jaas: str, mechanism: str, **more: Any) -> ProducerConfig:
 @pytest.mark.parametrize(("module", "mechanism"), [(PLAIN, "PLAIN"), (SCRAM, "SCRAM-SHA-512")])
 def test_user_and_password_are_taken_from_it(module: str, mechanism: str) -> None:
     made = config(f'{module} required username="alice" password="geheim";', mechanism)
-    assert (made.sasl_plain_username, revealed(made.sasl_plain_password)) == ("alice", "geheim")
+    assert (made.sasl_plain_username, made.sasl_plain_password) == ("alice", Secret("geheim"))
     assert "geheim" not in repr(made) + str(made.as_dict())
     assert ProducerConfig.from_kwargs(made.as_dict()) == made
     assert not made.sasl_delegation_token

@@ -21,7 +21,7 @@ from cyproducer import errors
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig, jaas, properties
 from cyproducer.config.proxy import Proxy, parse_proxy
-from cyproducer.config.values import Refused
+from cyproducer.config.values import Refused, Secret
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
@@ -207,10 +207,10 @@ class Peer:
 
 
 PROXIES = (
-    Proxy("socks5", "proxy", 1080, USER, SECRET),
-    Proxy("http", "proxy", 8080, USER, SECRET),
-    Proxy("socks5h", "proxy", 1080, None, ""),
-    Proxy("http", "proxy", 8080, None, ""),
+    Proxy("socks5", "proxy", 1080, USER, Secret(SECRET)),
+    Proxy("http", "proxy", 8080, USER, Secret(SECRET)),
+    Proxy("socks5h", "proxy", 1080, None, Secret("")),
+    Proxy("http", "proxy", 8080, None, Secret("")),
 )
 HOSTS = ("kafka.example", "10.0.0.1", "::1", "bücher.example", "a b", "", "x" * 300, "h\r\nX: y", "\ud800")
 BEHIND = b"of the broker"
@@ -280,7 +280,7 @@ def text_of(data: bytes) -> str:
 
 def login(choices: Choices) -> bool:
     try:
-        found = jaas.parse(text_of(changed(JAAS.encode(), choices)))
+        found = jaas.parse(Secret(text_of(changed(JAAS.encode(), choices))))
     except Refused as error:
         check_text(error)
         return True

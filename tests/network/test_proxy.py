@@ -11,6 +11,7 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
 from cyproducer.config.proxy import Proxy, parse_proxy
+from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError, KafkaConnectionError, KafkaTimeoutError
 from cyproducer.network.proxy import MOST_HEADERS, ProxyStage
 from tests.network.scripted_broker import ScriptedCluster
@@ -49,11 +50,11 @@ def goes_through(proxy: Proxy, host: str, script: Script, bytewise: bool = False
 
 
 def socks(user: str | None = None, password: str = "") -> Proxy:
-    return Proxy("socks5", "proxy", 1080, user, password)
+    return Proxy("socks5", "proxy", 1080, user, Secret(password))
 
 
 def http(user: str | None = None, password: str = "") -> Proxy:
-    return Proxy("http", "proxy", 8080, user, password)
+    return Proxy("http", "proxy", 8080, user, Secret(password))
 
 
 CONNECTED = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"
@@ -200,7 +201,8 @@ def test_a_proxy_that_closes() -> None:
     ],
 )
 def test_urls(url: str, found: tuple[object, ...]) -> None:
-    assert parse_proxy(url) == found
+    *others, password = found
+    assert parse_proxy(url) == (*others, Secret(str(password)))
     assert ProducerConfig(proxy_url=url).proxy == ProducerConfig(socks5_proxy=url).proxy == url
 
 

@@ -21,6 +21,7 @@ from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.cli.main import main
 from cyproducer.config import ProducerConfig
 from cyproducer.config.proxy import Proxy
+from cyproducer.config.values import Secret
 from cyproducer.control.ending import refusal
 from cyproducer.network import protocol
 from cyproducer.network.authentication import Authentication
@@ -203,7 +204,7 @@ def the_message_of_a_refused_user(_: Path) -> Shown:
 
 @place
 def the_error_of_scram(_: Path) -> Shown:
-    return [caught(lambda: Scram("SCRAM-SHA-256", "u", "p").read_first(f"e={HOSTILE}".encode()))]
+    return [caught(lambda: Scram("SCRAM-SHA-256", "u", Secret("p")).read_first(f"e={HOSTILE}".encode()))]
 
 
 # Other servers
@@ -216,7 +217,7 @@ def the_status_of_a_proxy(_: Path) -> Shown:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        stage = ProxyStage(Proxy("http", "proxy", 8080, None, ""), "broker", 9092)
+        stage = ProxyStage(Proxy("http", "proxy", 8080, None, Secret("")), "broker", 9092)
         stage.step(ours)
         theirs.sendall(
             f"HTTP/1.1 503 {HOSTILE}".replace("\r\n", "\n").encode("latin-1", "ignore") + b"\r\n\r\n"

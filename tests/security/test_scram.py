@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+from cyproducer.config.values import Secret
 from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 
@@ -13,7 +14,7 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def exchange(user: str = "user", password: str = "pencil") -> Scram:
-    return Scram("SCRAM-SHA-256", user, password, nonce=NONCE)
+    return Scram("SCRAM-SHA-256", user, Secret(password), nonce=NONCE)
 
 
 def test_the_example_of_the_rfc() -> None:
@@ -35,12 +36,12 @@ def test_names_are_escaped_and_plain_utf_8(user: str, written: str) -> None:
 
 
 def test_a_delegation_token_says_so() -> None:
-    scram = Scram("SCRAM-SHA-512", "id", "hmac", token=True, nonce=NONCE)
+    scram = Scram("SCRAM-SHA-512", "id", Secret("hmac"), token=True, nonce=NONCE)
     assert scram.first() == f"n,,n=id,r={NONCE},tokenauth=true".encode()
 
 
 def test_each_exchange_has_a_nonce_of_its_own() -> None:
-    firsts = {Scram("SCRAM-SHA-256", "u", "p").first() for _ in range(100)}
+    firsts = {Scram("SCRAM-SHA-256", "u", Secret("p")).first() for _ in range(100)}
     assert len(firsts) == 100
     assert all(len(first.partition(b"r=")[2]) >= 20 for first in firsts)
 

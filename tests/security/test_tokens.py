@@ -10,6 +10,7 @@ import pytest
 
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
+from cyproducer.config.values import Secret
 from cyproducer.security.sasl import SharedCredentials
 from cyproducer.security.tokens import Token, Tokens, expiry_of
 from tools.harness.until import until
@@ -66,19 +67,19 @@ def in_s(tokens: Tokens, issuer: Issuer) -> float:
 def test_when_a_token_is_fetched_again(lifetime_s: float, rng: float, due_s: float) -> None:
     issuer = Issuer(lifetime_s)
     tokens = issuer.tokens(rng)
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     assert in_s(tokens, issuer) == pytest.approx(due_s)
     issuer.pass_s(due_s - 0.01)
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     issuer.pass_s(0.02)
-    assert tokens.current().text == "a1"
+    assert tokens.current().text.reveal() == "a1"
 
 
 @pytest.mark.parametrize("lifetime_s", [None, -1, 0])
 def test_a_token_whose_end_is_unknown_is_not_kept(lifetime_s: float | None) -> None:
     issuer = Issuer(lifetime_s)
     tokens = issuer.tokens()
-    assert [tokens.current().text for _ in range(3)] == ["a0", "a1", "a2"]
+    assert [tokens.current().text.reveal() for _ in range(3)] == ["a0", "a1", "a2"]
     assert tokens.refresh_at_ms == math.inf
 
 
@@ -112,7 +113,7 @@ def test_texts_without_an_end(text: str) -> None:
 def test_ends_that_are_none(expiry: Any) -> None:
     issuer = Issuer()
     tokens = Tokens(lambda _: ("a", expiry), issuer.clock, lambda: 0.0)
-    assert tokens.current() == Token("a", {}, None)
+    assert tokens.current() == Token(Secret("a"), {}, None)
 
 
 def test_the_old_token_stays_if_fetching_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,19 +125,19 @@ def test_the_old_token_stays_if_fetching_fails(caplog: pytest.LogCaptureFixture)
     tokens.current()
     issuer.pass_s(700)
     issuer.problem = OSError("the vault is closed")
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     until(lambda: "good for another 300 s: OSError: the vault is closed" in caplog.text, "the warning")
     assert all(line.startswith("[producer shop] ") for line in caplog.messages)
     # Not asked again before ten seconds.
     issuer.pass_s(9.9)
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     assert issuer.calls == 2
     issuer.pass_s(0.2)
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     assert issuer.calls == 3
     issuer.problem = None
     issuer.pass_s(10.1)
-    assert tokens.current().text == "a3"
+    assert tokens.current().text.reveal() == "a3"
 
 
 def test_an_ended_token_is_not_used() -> None:
@@ -149,14 +150,14 @@ def test_an_ended_token_is_not_used() -> None:
         tokens.current()
     assert tokens.refresh_at_ms == math.inf
     issuer.problem = None
-    assert tokens.current().text == "a2"
+    assert tokens.current().text.reveal() == "a2"
 
 
 def test_a_rejected_token_is_not_used_again() -> None:
     issuer = Issuer(100)
     tokens = issuer.tokens()
     tokens.reject(tokens.current())
-    assert [tokens.current().text for _ in range(2)] == ["a1", "a1"]
+    assert [tokens.current().text.reveal() for _ in range(2)] == ["a1", "a1"]
     tokens.reject(tokens.current())
     issuer.problem = OSError("the vault is closed")
     with pytest.raises(OSError, match="the vault is closed"):
@@ -182,7 +183,7 @@ def test_the_provider_is_called_by_one_thread_at_a_time() -> None:
     released.set()
     for thread in threads:
         thread.join(30)
-    assert [each.text for each in found] == ["a0"] * 4
+    assert [each.text.reveal() for each in found] == ["a0"] * 4
 
 
 def test_threads_that_wait_for_a_call_share_its_failure() -> None:
@@ -228,7 +229,7 @@ def test_threads_that_wait_for_a_call_share_its_failure() -> None:
     assert issuer.calls == 1
     # The next one asks again.
     issuer.before = lambda: None
-    assert tokens.current().text == "a1"
+    assert tokens.current().text.reveal() == "a1"
 
 
 def test_while_the_provider_hangs_the_old_token_does() -> None:
@@ -246,11 +247,11 @@ def test_while_the_provider_hangs_the_old_token_does() -> None:
     thread = threading.Thread(target=tokens.current)
     thread.start()
     assert called.wait(30)
-    assert tokens.current().text == "a0"
+    assert tokens.current().text.reveal() == "a0"
     released.set()
     thread.join(30)
-    assert tokens.current().text == "a1"
+    assert tokens.current().text.reveal() == "a1"
 
 
 def test_a_token_shows_neither_itself_nor_its_extensions() -> None:
-    assert repr(Token("geheim", {"a": "geheim"}, 1.0)) == "Token(***)"
+    assert repr(Token(Secret("geheim"), {"a": "geheim"}, 1.0)) == "Token(***)"
