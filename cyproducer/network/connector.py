@@ -652,8 +652,8 @@ class Connector:
         limit_ms = waiting_since_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
             raise errors.KafkaTimeoutError(
-                f"{connection.where}: its session ended {now_ms - authentication.ends_at_ms:.0f} ms ago, and "
-                f"it still waits for {authentication.waits_for or 'the credentials'} for a new one"
+                f"{connection.where}: its SASL session expired {now_ms - authentication.ends_at_ms:.0f} ms "
+                f"ago, and it still waits for {authentication.waits_for or 'the credentials'} for a new one"
             )
         return min(begin_ms, limit_ms)
 

@@ -21,12 +21,12 @@ from cyproducer.network.stages import send_some
 MOST_HEADERS = 16384
 
 _SOCKS_REPLIES = {
-    1: "it failed",
-    2: "its rules do not allow it",
-    3: "it cannot reach the network",
-    4: "it cannot reach the host",
-    5: "the host refused the connection",
-    6: "the connection timed out",
+    1: "general failure",
+    2: "connection not allowed by its rules",
+    3: "network unreachable",
+    4: "host unreachable",
+    5: "connection refused",
+    6: "connection timed out",
     7: "it does not support CONNECT",
     8: "it does not support this type of address",
 }

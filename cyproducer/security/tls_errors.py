@@ -56,7 +56,8 @@ def explain(
         )
     if name in _NO_TLS and not established:
         return (
-            f"{where} does not answer in TLS: is this a port without TLS? Then set "
+            f"{where} does not answer in TLS ({name.lower().replace('_', ' ')}): is this a port without TLS? "
+            "Then set "
             f"security_protocol={_without_tls(config)!r}"
         )
     sentence = _ALERTS.get(re.sub(r"^.*?ALERT_", "", name))
@@ -84,21 +85,24 @@ def _given_certificate(config: ProducerConfig) -> str:
 _WANTS_CERTIFICATE = (
     "{where} asks for a client certificate that it trusts, and got {given}: give ssl_certfile and ssl_keyfile"
 )
-_NO_VERSION = "{where} has no version of TLS in common with this client: see ssl_enabled_protocols"
+_NO_VERSION = (
+    "{where} has no version of TLS in common with this client (unsupported protocol version): see "
+    "ssl_enabled_protocols"
+)
 _NO_CIPHER = "{where} accepts none of the ciphers: see ssl_ciphers"
 _UNKNOWN_NAME = "{where} does not know itself by the name {host!r} (SNI): connect by a name it knows"
 _ALERTS: Mapping[str, str] = {
     "CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
     "BAD_CERTIFICATE": _WANTS_CERTIFICATE,
     "CERTIFICATE_UNKNOWN": "{where} does not accept {given}: does it trust the authority that issued it?",
-    "UNKNOWN_CA": "{where} does not trust the authority that issued {given}",
+    "UNKNOWN_CA": "{where} does not trust the authority that issued {given} (unknown CA)",
     "CERTIFICATE_EXPIRED": "{where} refuses {given}: it has expired",
     "CERTIFICATE_REVOKED": "{where} refuses {given}: it is revoked",
     "UNSUPPORTED_CERTIFICATE": "{where} refuses {given}: it is not for clients (extended key usage)",
     "ACCESS_DENIED": "{where} refuses {given}: access denied",
     "HANDSHAKE_FAILURE": (
-        "{where} broke off the TLS handshake: no common cipher (ssl_ciphers), or it asks for a client "
-        "certificate (ssl_certfile) and got {given}"
+        "{where} broke off the TLS handshake (handshake failure): no common cipher (ssl_ciphers), or it asks "
+        "for a client certificate (ssl_certfile) and got {given}"
     ),
     "PROTOCOL_VERSION": _NO_VERSION,
     "UNSUPPORTED_PROTOCOL": _NO_VERSION,
@@ -122,19 +126,20 @@ def _about_certificate(
     trusted = _trusted(config)
     if code == _NO_ISSUER:
         return (
-            f"{where}: no trusted authority vouches for its certificate{by}. Give the authority's "
-            f"certificate as ssl_cafile, instead of {trusted}; or the server leaves out an intermediate one"
+            f"{where}: certificate verify failed: the issuer of its certificate{by} is not trusted. Give the "
+            f"issuer's certificate as ssl_cafile, instead of {trusted}; or the server leaves out an "
+            "intermediate one"
         )
     if code in (_SELF_SIGNED, _SELF_SIGNED_CHAIN):
         return (
-            f"{where}: its certificate{by} is its own authority, or that is not trusted. If it is yours, "
-            f"give it as ssl_cafile, instead of {trusted}"
+            f"{where}: certificate verify failed: its certificate{by} is self-signed, or the last one of its "
+            f"chain is, and is not trusted. If it is yours, give it as ssl_cafile, instead of {trusted}"
         )
     if code in (_EXPIRED, _NOT_YET_VALID):
         date = certificate.get("notAfter" if code == _EXPIRED else "notBefore", "an unknown date")
-        verb = "ended" if code == _EXPIRED else "begins"
+        verb = "expired on" if code == _EXPIRED else "is not yet valid: it begins on"
         now = datetime.fromtimestamp(unix_ms() / 1000, UTC).strftime("%b %d %H:%M:%S %Y GMT")
-        return f"{where}: its certificate {verb} on {date}, and it is {now}: renew it, or set the clock"
+        return f"{where}: its certificate {verb} {date}, and it is {now}: renew it, or set the clock"
     if code in (_WRONG_HOST, _WRONG_ADDRESS):
         names = [
             printable(name, MOST_TEXT)
@@ -143,14 +148,17 @@ def _about_certificate(
         ]
         listed = ", ".join(names) if names else "no name"
         return (
-            f"{where}: its certificate is for {listed}, not for {host}: connect by one of these names, or "
-            "set ssl_check_hostname=False"
+            f"{where}: hostname mismatch: its certificate is for {listed}, not for {host}: connect by one of "
+            "these names, or set ssl_check_hostname=False"
         )
     if code == _REVOKED:
         return f"{where}: its certificate{by} is revoked by ssl_crlfile={config.ssl_crlfile!r}"
     if code == _NO_CRL:
-        return f"{where}: ssl_crlfile={config.ssl_crlfile!r} has no list of its certificate's issuer{by}"
-    return f"{where}: its certificate{by} is not accepted: {error.verify_message}"
+        return (
+            f"{where}: ssl_crlfile={config.ssl_crlfile!r} has no certificate revocation list (CRL) of its "
+            f"certificate's issuer{by}"
+        )
+    return f"{where}: certificate verify failed: {error.verify_message}{by}"
 
 
 def _trusted(config: ProducerConfig) -> str:

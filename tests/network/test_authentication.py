@@ -795,7 +795,8 @@ def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> 
     assert renewal.held == [True]
     assert renewal.at(10_499) == 10_500
     with pytest.raises(
-        KafkaTimeoutError, match="its session ended 500 ms ago, and it still waits for the credentials for"
+        KafkaTimeoutError,
+        match="its SASL session expired 500 ms ago, and it still waits for the credentials for",
     ):
         renewal.at(10_500)
 
@@ -809,7 +810,7 @@ def test_credentials_of_a_short_session_get_the_request_timeout_too() -> None:
     assert renewal.at(10_600) == 10_750
     assert renewal.at(10_750) == 11_250
     assert (len(renewal.tasks), set(renewal.held)) == (1, {True})
-    with pytest.raises(KafkaTimeoutError, match="its session ended 1250 ms ago"):
+    with pytest.raises(KafkaTimeoutError, match="its SASL session expired 1250 ms ago"):
         renewal.at(11_250)
 
 

@@ -148,10 +148,10 @@ HTTP_REQUEST = b"CONNECT h:9092 HTTP/1.1\r\nHost: h:9092\r\n\r\n"
                 f"cannot connect to h:9092: {text}",
             )
             for reply, text in (
-                (1, "it failed"),
-                (2, "its rules do not allow it"),
-                (4, "it cannot reach the host"),
-                (5, "the host refused the connection"),
+                (1, "general failure"),
+                (2, "connection not allowed by its rules"),
+                (4, "host unreachable"),
+                (5, "connection refused"),
                 (99, "error 99"),
             )
         ),
