@@ -21,7 +21,7 @@ from cyproducer import errors
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig, jaas, properties
 from cyproducer.config.proxy import Proxy, parse_proxy
-from cyproducer.config.values import Refused, Secret
+from cyproducer.config.values import Hidden, Refused, Secret
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
@@ -94,7 +94,7 @@ class Now:
         task: Task[Any] = Task()
         # What takes seconds: SCRAM's iterations.
         slow = getattr(function, "__name__", "") == "salted_password"
-        task.result = bytes(32) if slow else function()
+        task.result = Hidden(bytes(32)) if slow else function()
         task.done = True
         return task
 
@@ -123,7 +123,7 @@ def sasl(choices: Choices) -> bool:
         cast(Background, Now()),
         lambda: 0.5,
         lambda mechanism: None,
-        sent.append,
+        lambda message: sent.append(message.reveal()),
     )
     try:
         authentication.begin()

@@ -19,6 +19,7 @@ from cyproducer import KafkaProducer
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.proxy import parse_proxy
+from cyproducer.config.values import Hidden
 from cyproducer.control.connections import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
@@ -408,7 +409,7 @@ def test_a_high_iteration_count_is_hashed_once_and_not_on_the_senders_thread(
     threads: list[str] = []
     hashing = Scram.salted_password
 
-    def noting(scram: Scram) -> bytes:
+    def noting(scram: Scram) -> Hidden[bytes]:
         threads.append(threading.current_thread().name)
         return hashing(scram)
 
@@ -805,7 +806,7 @@ def test_credentials_of_a_short_session_get_the_request_timeout_too() -> None:
     """A session that ends before it may be renewed, as a broker refuses that within a second."""
     renewal = Renewal()
     renewal.authentication._done_ms = 10_000 - 300
-    renewal.authentication._first = b"the first token"
+    renewal.authentication._first = Hidden(b"the first token")
     assert renewal.at(10_000) == 10_750
     assert renewal.at(10_600) == 10_750
     assert renewal.at(10_750) == 11_250
