@@ -3,7 +3,8 @@
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 from cyproducer.base import forks
 from tests.forked import Child, in_child, needs_fork
 
-pytestmark = [pytest.mark.timeout(60), needs_fork]
+pytestmark = needs_fork
 
 T = TypeVar("T")
 
 
-def in_grandchild(renewals: list[Callable[[], object]], function: Callable[[], T]) -> T:
+def in_grandchild(renewals: Sequence[Callable[[], object]], function: Callable[[], T]) -> T:
     """Runs ``function`` in a child that C code has forked, where these functions renew something.
 
     Its parent is a child of this process, so that nothing stays registered here.
@@ -41,7 +42,7 @@ def test_each_function_is_called_once_and_in_order() -> None:
             seen.append(list(called))
         return seen
 
-    renewals = [lambda number=number: called.append(number) for number in range(3)]  # type: ignore[misc]
+    renewals = [partial(called.append, number) for number in range(3)]
     assert in_grandchild(renewals, look) == [[], [0, 1, 2], [0, 1, 2]]
 
 
@@ -64,7 +65,11 @@ def test_an_interrupted_renewal_begins_again() -> None:
 
 
 def test_a_function_may_use_what_looks_for_a_fork() -> None:
-    assert in_grandchild([forks.ensure_own_process], lambda: forks.ensure_own_process() is None)
+    def look() -> bool:
+        forks.ensure_own_process()
+        return True
+
+    assert in_grandchild([forks.ensure_own_process], look)
 
 
 def test_other_threads_wait_until_everything_is_renewed() -> None:

@@ -466,7 +466,7 @@ def summary(campaign: Campaign) -> str:
     rows += [(f"  {outcome}", str(count)) for outcome, count in sorted(outcomes.items())]
     rows += [("records, each copied once", str(campaign.records))]
     rows += [("seconds", f"{campaign.log.now_s():.0f}")]
-    return table(rows)
+    return "\n".join(table(rows))
 
 
 def main() -> int:

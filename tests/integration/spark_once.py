@@ -429,7 +429,7 @@ def main() -> int:
             else:
                 print(f"stream {stream_number}: {6 * FILES * ROWS} rows, each once", flush=True)
     print("killed at:")
-    print(table([(name, str(count)) for name, count in sorted(steps.items())]))
+    print("\n".join(table([(name, str(count)) for name, count in sorted(steps.items())])))
     if not failed:
         shutil.rmtree(directory, ignore_errors=True)
     return int(failed)

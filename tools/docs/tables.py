@@ -1,7 +1,8 @@
 """Makes pages from the tables in the code: options, metrics, the brokers' error codes.
 
 Reads them from the sources, whose extensions are not built: the package's ``__init__`` is left out, and an
-import of an extension gives a module of empty classes. So it must not run where cyproducer is used.
+import of an extension gives a module of empty classes, also in place of functions. So it must not run where
+cyproducer is used.
 """
 
 import importlib
@@ -38,7 +39,8 @@ class _Empty(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        # Called with anything, because modules call functions of extensions while they are imported.
+        return type(name, (), {"__init__": lambda self, *_: None})
 
 
 def module(name: str) -> Any:
