@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 import cramjam
 import crc32c
-import lz4.frame  # type: ignore[import-untyped]
-import zstandard
 
 from tools.harness.reference_produce import (
     PartitionResponse,
@@ -252,9 +250,14 @@ def compress(codec: int, data: bytes) -> bytes:
         blocks = [data[at : at + 32768] for at in range(0, len(data), 32768)]
         packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
         return XERIAL_HEADER + b"".join(struct.pack(">i", len(block)) + block for block in packed)
+    # lz4 and zstandard have no wheel for some Pythons: only what uses them needs them.
     if codec == LZ4:
+        import lz4.frame  # type: ignore[import-untyped]
+
         return bytes(lz4.frame.compress(data, block_linked=False, store_size=False))
     if codec == ZSTD:
+        import zstandard
+
         return zstandard.ZstdCompressor().compress(data)
     raise MalformedError(f"there is no codec {codec}")
 
@@ -267,7 +270,7 @@ def decompress(codec: int, data: bytes) -> bytes:
         return _DECOMPRESSORS[codec](data)
     except KeyError:
         raise MalformedError(f"there is no codec {codec}") from None
-    except (zlib.error, cramjam.DecompressionError, RuntimeError, zstandard.ZstdError) as error:
+    except (zlib.error, cramjam.DecompressionError, RuntimeError) as error:
         raise MalformedError(f"codec {codec}: {error}") from error
 
 
@@ -296,14 +299,21 @@ def _unsnappy(data: bytes) -> bytes:
 def _unlz4(data: bytes) -> bytes:
     if len(data) > 4 and not data[4] & 0x20:
         raise MalformedError("lz4 blocks are linked")
+    import lz4.frame
+
     frame = lz4.frame.LZ4FrameDecompressor()
     result = frame.decompress(data, max_length=min(MAX_DECOMPRESSED, 255 * len(data) + 1))
     return _whole(result, frame.eof, frame.unused_data)
 
 
 def _unzstd(data: bytes) -> bytes:
+    import zstandard
+
     context = zstandard.ZstdDecompressor()
-    return context.decompress(data, max_output_size=MAX_DECOMPRESSED, allow_extra_data=False)
+    try:
+        return context.decompress(data, max_output_size=MAX_DECOMPRESSED, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise MalformedError(f"codec {ZSTD}: {error}") from error
 
 
 def _whole(result: bytes, ended: bool, surplus: bytes | None) -> bytes:
