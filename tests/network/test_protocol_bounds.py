@@ -184,7 +184,8 @@ def test_other_threads_run_while_partitions_are_read(with_replicas: bool) -> Non
         sys.setswitchinterval(interval)
         thread.join()
     assert len(partitions) == count
-    assert taken > 20
+    # 60 at best. On a loaded machine the other thread often comes too late. Without a release it gets none.
+    assert taken > 2
 
 
 def test_the_cycle_collector_does_not_look_at_partitions() -> None:

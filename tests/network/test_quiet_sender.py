@@ -221,7 +221,9 @@ with Rig({"t": [1]}) as rig:
     rig.answer_all()
     sleeping = threading.Thread(target=rig.step, args=(30_000,))
     sleeping.start()
-    until(lambda: "S" in open(f"/proc/self/task/{sleeping.native_id}/stat").read().split()[2], "sleep")
+    # The state follows the thread's name, which has spaces since CPython 3.14.
+    stat = f"/proc/self/task/{sleeping.native_id}/stat"
+    until(lambda: open(stat).read().rpartition(") ")[2].startswith("S"), "sleep")
     library.pause_next_write()
     # Wakes up the sender without the GIL, so that another thread can run meanwhile: with fewer rows, it would
     # keep the GIL.

@@ -161,7 +161,7 @@ RAISES: dict[str, tuple[type[Exception], str]] = {
     "text_as_timeout_of_flush": (TypeError, "timeout='1': must be a number of seconds"),
     "text_as_timeout_of_get": (TypeError, "timeout='1': must be a number of seconds"),
     "offset_of_a_future": (AttributeError, r"its metadata has: future\.get\(\)\.offset"),
-    "awaited_get": (TypeError, "RecordMetadata.* can't be used in 'await'"),
+    "awaited_get": (TypeError, "RecordMetadata.* can't be (used in 'await'|awaited)"),
     "future_of_send_async_without_await": (AttributeError, "get"),
     "interceptor_with_a_misspelt_method": (KafkaConfigurationError, "Counting has none of these methods"),
     "interceptor_with_one_misspelt_method": (
