@@ -141,8 +141,16 @@ def submit(
     )
 
 
-@pytest.mark.parametrize("place", ["a link", "the archive"])
-@pytest.mark.parametrize("registers", [False, True])
+@pytest.mark.parametrize(
+    ("place", "registers"),
+    [
+        ("a link", False),
+        # Two minutes each.
+        pytest.param("a link", True, marks=pytest.mark.nightly),
+        pytest.param("the archive", False, marks=pytest.mark.nightly),
+        pytest.param("the archive", True, marks=pytest.mark.nightly),
+    ],
+)
 def test_executors_write_with_an_environment_that_is_sent_along(
     driver: Path, cluster: StandaloneSpark, place: str, registers: bool
 ) -> None:
