@@ -11,7 +11,7 @@ from cyproducer.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from tests.network.scripted_wire import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.network.scripted_wire import SASL_HANDSHAKE
 from tests.simulation.model_sasl import HASTE_MS, Term
 from tests.simulation.world import NS_PER_MS, START_NS
 
@@ -100,9 +100,10 @@ def _due(term: Term) -> tuple[int, int]:
     """When the renewal may begin, and when it must."""
     low, high = (int(part * term.lifetime_ms * NS_PER_MS) for part in RENEWAL)
     soonest_ns = term.told_ns + int(SOONEST_MS * NS_PER_MS)
-    # The client counts from its request: the broker's clock has run since some time after it.
+    # The client counts from when it makes its last request. That may be before the first byte is written, but
+    # not before the handshake that it follows.
     asked_ns = max(
-        (at for key, at in term.wire.requests if key == SASL_AUTHENTICATE and at <= term.told_ns),
+        (at for key, at in term.wire.requests if key == SASL_HANDSHAKE and at <= term.told_ns),
         default=term.told_ns,
     )
     return max(soonest_ns, asked_ns + low) - 1000, max(soonest_ns, term.told_ns + high)
