@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from tools.harness.kafka_cluster import KafkaCluster
 
 T = TypeVar("T")
+TOPICS = (
+    "source-lines",
+    "source-files",
+    "source-lines-streamed",
+    "killed-at-least-once",
+    "killed-exactly-once",
+)
 MODULES = ("pyspark", "pyarrow", "confluent_kafka")
 LOG_LINES = 15
 MISSING, INTERRUPTED = 2, 130
@@ -104,30 +111,35 @@ class Pipeline:
         some = pipeline.line_records(spark.read.parquet(str(self._some_lines)))
         self._expected_some = _follow_tasks(spark, "hashing them", lambda: pipeline.expected_hashes(some))
         checkpoint = self._directory / "checkpoint"
-        return [
-            self._write("source-lines", expected, lambda options: pipeline.write_batch(rows, options)),
-            self._write("source-files", expected_files, lambda options: pipeline.write_batch(files, options)),
-            self._write(
-                "source-lines-streamed",
+        writes: dict[str, tuple[Any, Callable[[dict[str, str]], None]]] = {
+            "source-lines": (expected, lambda options: pipeline.write_batch(rows, options)),
+            "source-files": (expected_files, lambda options: pipeline.write_batch(files, options)),
+            "source-lines-streamed": (
                 expected,
                 lambda options: pipeline.write_stream(spark, lines_path, checkpoint, options),
             ),
-        ]
+        }
+        return [self._write(topic, *writes[topic]) for topic in self._chosen(writes)]
 
     def run_killed(self) -> list[Outcome]:
         """Writes lines of `run` as streams whose drivers are killed, when its Spark runs no more."""
         from demo_spark import checking
 
-        if not (count := len(self._expected_some)):
+        deliveries = {
+            "killed-at-least-once": checking.AT_LEAST_ONCE,
+            "killed-exactly-once": checking.EXACTLY_ONCE,
+        }
+        chosen = self._chosen(deliveries)
+        if not chosen or not (count := len(self._expected_some)):
             return []
         print(
             f"Streaming {count:,} lines by drivers that are killed in the middle (SIGKILL to Python and JVM)",
             flush=True,
         )
-        return [
-            self._write_killed("killed-at-least-once", checking.AT_LEAST_ONCE),
-            self._write_killed("killed-exactly-once", checking.EXACTLY_ONCE),
-        ]
+        return [self._write_killed(topic, deliveries[topic]) for topic in chosen]
+
+    def _chosen(self, topics: dict[str, Any]) -> list[str]:
+        return [topic for topic in topics if topic in (self._options.only or topics)]
 
     def _write(self, topic: str, expected: Any, write: Callable[[dict[str, str]], None]) -> Outcome:
         """Creates a topic, writes it and reads it back."""
@@ -313,6 +325,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         type=_directory,
         action="append",
         help="a directory with source code; may be repeated (default: Python's library, installed packages)",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=TOPICS, help="write this topic; may be repeated (default: all)"
     )
     parser.add_argument("--partitions", type=_count, default=4, help="partitions per topic (default: 4)")
     parser.add_argument(

@@ -145,22 +145,22 @@ def started_in(directory: Path) -> list[ProcessInfo]:
 
 @needs_proc
 @pytest.mark.parametrize(
-    ("line", "by", "code"),
+    ("topic", "line", "by", "code"),
     [
-        ("Reading source code", signal.SIGINT, 130),
-        ("  killed-exactly-once: driver started again", signal.SIGINT, 130),
-        ("  killed-at-least-once: driver started again", signal.SIGKILL, -9),
+        ("source-lines", "Reading source code", signal.SIGINT, 130),
+        ("killed-exactly-once", "  killed-exactly-once: driver started again", signal.SIGINT, 130),
+        ("killed-at-least-once", "  killed-at-least-once: driver started again", signal.SIGKILL, -9),
     ],
 )
 def test_an_interrupted_demo_leaves_nothing_behind(
-    line: str, by: signal.Signals, code: int, tmp_path: Path
+    topic: str, line: str, by: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     from demo_spark import run
 
     write_sources(tmp_path / "sources")
     (tmp_path / "temporary").mkdir()
     program = subprocess.Popen(
-        [sys.executable, "-u", run.__file__, "--source", str(tmp_path / "sources")],
+        [sys.executable, "-u", run.__file__, "--source", str(tmp_path / "sources"), "--only", topic],
         env={**program_environment(), "TMPDIR": str(tmp_path / "temporary")},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
