@@ -25,6 +25,8 @@ REPORTS = ROOT / ".tox" / "reports"
 
 # The environments of `make test`. The longest comes first.
 TEST = ("unit", "types", "package", "lint")
+# The Python that runs the slow unit tests, too.
+ALL_TESTS = "py312"
 # What `make test` leaves out besides whole environments, by the counts in deselected.json.
 LEFT_OUT = {"slow": "slow tests", "kafka": "tests against a real Kafka, other than the smoke tests"}
 
@@ -44,12 +46,16 @@ def _version(python: Path) -> list[int]:
 
 @dataclass
 class Counts:
-    """What pytest counted in one environment, from its JUnit report. ``reasons``: of skipped tests."""
+    """What pytest counted in one environment, from its JUnit report.
+
+    ``reasons``: of skipped tests. ``failures``: the names of tests that failed.
+    """
 
     total: int = 0
     failed: int = 0
     skipped: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
 
     @property
     def passed(self) -> int:
@@ -63,13 +69,17 @@ def counts(report: Path) -> Counts:
         found.total += int(suite.get("tests", 0))
         found.failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         found.skipped += int(suite.get("skipped", 0))
+    for case in root.iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            found.failures.append(f"{case.get('classname')}::{case.get('name')}")
     for skipped in root.iter("skipped"):
         found.reasons[(skipped.get("message") or "no reason given").removeprefix("Skipped: ")] += 1
     return found
 
 
 def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
-    """A table: one line per environment, then why tests and environments were skipped.
+    """A table: one line per environment, then the tests that failed, then why tests and environments were
+    skipped.
 
     ``results``: tox's ``testenvs``. ``reports``: those of the environments that run pytest.
     """
@@ -98,6 +108,9 @@ def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
         )
         for row in rows
     ]
+    failures = [f"  {name}: {each}" for name in results if name in reports for each in reports[name].failures]
+    if failures:
+        lines += ["", "Failed:", *failures]
     if reasons:
         lines += ["", "Skipped:"]
         lines += [f"  {reason}: {', '.join(where)}" for reason, where in sorted(reasons.items())]
@@ -113,9 +126,11 @@ def not_run(deselected: dict[str, int]) -> list[str]:
     for name in settings["tox"]["env_list"].split(", "):
         section = f"testenv:{name}"
         known = section in settings
-        lines.append(
-            f"  {name}: " + (settings[section]["description"] if known else "all unit tests on this Python")
-        )
+        if known:
+            what = settings[section]["description"]
+        else:
+            what = f"the {'' if name == ALL_TESTS else 'quick '}unit tests on this Python"
+        lines.append(f"  {name}: {what}")
     return lines
 
 

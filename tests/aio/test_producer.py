@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +14,12 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, RecordMetadata, TopicPartition, errors
 from cyproducer.structs import TopicPartition as Place
+from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
 from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.network.scripted_model import Answers
 
-MEMORY = 32 << 10
-VALUE = bytes(1000)
 DENIED = 29
-OPTIONS: dict[str, Any] = {"retry_backoff_ms": 10, "reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50}
 
 
 @pytest.fixture
@@ -35,16 +33,6 @@ async def producing_to(cluster: ScriptedCluster, **options: Any) -> AsyncIterato
     given = {"bootstrap_servers": cluster.bootstrap_servers, **OPTIONS, **options}
     async with AIOKafkaProducer(**given) as producer:
         yield producer
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, WAIT_S * 2))
-
-
-async def runs_on(condition: Callable[[], object]) -> None:
-    """Lets the loop run until the condition is true: it is not blocked."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def values(cluster: ScriptedCluster) -> list[bytes | None]:
@@ -417,10 +405,6 @@ def test_start_raises_what_aiokafka_raises_and_leaves_nothing(cluster: ScriptedC
         await producer.stop()
 
     run(main())
-
-
-def threads_of(producer: AIOKafkaProducer) -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name.endswith(f"| {producer.client_id}")]
 
 
 def test_a_cancelled_start_leaves_nothing(cluster: ScriptedCluster) -> None:

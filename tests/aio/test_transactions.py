@@ -14,7 +14,7 @@ from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, TopicPartition, errors
 from cyproducer.control.transaction_calls import State
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata
-from tests.aio.test_producer import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
+from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
 from tests.network.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,

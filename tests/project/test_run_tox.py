@@ -8,6 +8,9 @@ from tools.run_tox import Counts, counts, not_run, summary
 REPORT = """<testsuites><testsuite name="pytest" errors="1" failures="1" skipped="2" tests="7">
 <testcase name="a"><skipped type="pytest.skip" message="needs Linux">...</skipped></testcase>
 <testcase name="b"><skipped type="pytest.skip" message="needs Linux">...</skipped></testcase>
+<testcase classname="tests.c" name="test_d"><failure message="no">...</failure></testcase>
+<testcase classname="tests.c" name="test_e"><error message="no">...</error></testcase>
+<testcase classname="tests.c" name="test_f"/>
 </testsuite></testsuites>"""
 
 
@@ -17,6 +20,7 @@ def test_a_report_is_counted(tmp_path: Path) -> None:
     found = counts(report)
     assert (found.passed, found.failed, found.skipped) == (3, 2, 2)
     assert found.reasons == {"needs Linux": 2}
+    assert found.failures == ["tests.c::test_d", "tests.c::test_e"]
 
 
 def test_the_table_has_each_environment_and_why_tests_were_skipped() -> None:
@@ -26,13 +30,16 @@ def test_the_table_has_each_environment_and_why_tests_were_skipped() -> None:
         "lint": {"result": {"success": True, "skipped": False, "duration": 9.2}},
         ".pkg": {"setup": []},
     }
-    counted = Counts(total=7, failed=2, skipped=2)
+    counted = Counts(total=7, failed=2, skipped=2, failures=["tests.c::test_d"])
     counted.reasons["needs Linux"] = 2
     assert summary(results, {"py312": counted}).splitlines() == [
         "environment  result   time  passed  failed  skipped",
         "py312        FAILED   62 s       3       2        2",
         "py314        skipped   0 s",
         "lint         ok        9 s",
+        "",
+        "Failed:",
+        "  py312: tests.c::test_d",
         "",
         "Skipped:",
         "  needs Linux: py312 (2)",
@@ -47,5 +54,6 @@ def test_what_was_left_out_is_counted_and_named() -> None:
         "  3 tests against a real Kafka, other than the smoke tests",
         "  12 slow tests",
     ]
-    assert "  py311: all unit tests on this Python" in lines
+    assert "  py311: the quick unit tests on this Python" in lines
+    assert "  py312: the unit tests on this Python" in lines
     assert any(line.startswith("  fuzz: a minute of fuzzing") for line in lines)
