@@ -217,32 +217,24 @@ cdef class _Lz4(Compressor):
         # Only frames that this class makes: a producer reads no others.
         cdef bytes source = bytes(data)
         cdef Py_ssize_t at = len(LZ4_HEADER)
-        cdef Py_ssize_t raw
-        cdef Py_ssize_t length
         cdef Py_ssize_t size = 0
+        cdef Lz4Block found
         if source[:at] != LZ4_HEADER:
             raise DecompressionError(f"lz4 data must start with {LZ4_HEADER.hex()}, not {source[:at].hex()}")
         parts = []
         while True:
-            check_end("lz4", at + 4 <= len(source), b"")
-            word = int.from_bytes(source[at : at + 4], "little")
+            found = lz4_block(source, at, LZ4_BLOCK_BYTES)
             at += 4
-            if word == 0:
+            if found.last:
                 break
-            length = word & (LZ4_STORED - 1)
-            block = source[at : at + length]
-            if len(block) < length:
-                raise DecompressionError(f"lz4 block at byte {at - 4} ends before its stated length")
-            raw = length if word & LZ4_STORED else lz4_raw_size(block, length)
-            if not 0 <= raw <= LZ4_BLOCK_BYTES:
-                raise DecompressionError(f"lz4 block at byte {at - 4} is damaged")
-            size += raw
+            size += found.raw
             if size > max_size:
                 raise too_large("lz4", f"at least {size}", max_size)
-            if not word & LZ4_STORED:
-                block = bytes(cramjam.lz4.decompress_block(block, output_len=raw))
+            block = source[at : at + found.length]
+            if not found.stored:
+                block = bytes(cramjam.lz4.decompress_block(block, output_len=found.raw))
             parts.append(block)
-            at += length
+            at += found.length
         check_end("lz4", True, source[at:])
         return b"".join(parts)
 
@@ -263,9 +255,8 @@ cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
     """
     cdef Py_ssize_t at = 6
     cdef Py_ssize_t size = 0
-    cdef Py_ssize_t length
-    cdef Py_ssize_t raw
     cdef int flags
+    cdef Lz4Block found
     check_end("lz4", len(source) > 6, b"")
     flags = source[4]
     most = LZ4_BLOCK_SIZES.get(source[5] >> 4)
@@ -273,26 +264,42 @@ cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
         raise DecompressionError(f"lz4 data must start with a frame's header, not {source[:7].hex()}")
     at += (8 if flags & LZ4_CONTENT_SIZE else 0) + (4 if flags & LZ4_DICTIONARY else 0) + 1
     while True:
-        check_end("lz4", at + 4 <= len(source), b"")
-        word = int.from_bytes(source[at : at + 4], "little")
+        found = lz4_block(source, at, most)
         at += 4
-        if word == 0:
+        if found.last:
             break
-        length = word & (LZ4_STORED - 1)
-        if length > len(source) - at:
-            raise DecompressionError(f"lz4 block at byte {at - 4} ends before its stated length")
-        raw = length
-        if not word & LZ4_STORED:
-            raw = lz4_raw_size(<const uint8_t*> source + at, length)
-        if not 0 <= raw <= most:
-            raise DecompressionError(f"lz4 block at byte {at - 4} is damaged")
-        size += raw
+        size += found.raw
         if size > max_size:
             raise too_large("lz4", f"at least {size}", max_size)
-        at += length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
+        at += found.length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
     at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
     check_end("lz4", at <= len(source), source[at:])
     return size
+
+
+cdef struct Lz4Block:
+    bint last  # The mark at a frame's end, which is no block.
+    bint stored  # Without compression.
+    Py_ssize_t length
+    Py_ssize_t raw  # Its length when it is decompressed.
+
+
+cdef Lz4Block lz4_block(bytes source, Py_ssize_t at, Py_ssize_t most) except *:
+    """Reads and checks the four bytes before a block. ``most``: the limit of ``raw``."""
+    cdef Lz4Block found
+    check_end("lz4", at + 4 <= len(source), b"")
+    word = int.from_bytes(source[at : at + 4], "little")
+    found.last = word == 0
+    found.stored = word & LZ4_STORED != 0
+    found.length = word & (LZ4_STORED - 1)
+    if found.length > len(source) - at - 4:
+        raise DecompressionError(f"lz4 block at byte {at} ends before its stated length")
+    found.raw = found.length
+    if not found.stored:
+        found.raw = lz4_raw_size(<const uint8_t*> source + at + 4, found.length)
+    if not found.last and not 0 <= found.raw <= most:
+        raise DecompressionError(f"lz4 block at byte {at} is damaged")
+    return found
 
 
 cdef Py_ssize_t lz4_raw_size(const uint8_t* block, Py_ssize_t size) noexcept nogil:
