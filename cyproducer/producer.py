@@ -1,6 +1,6 @@
 """``KafkaProducer``: the public API.
 
-Owns serializers, interceptors, custom partitioners and the contract of the public methods. Does not own the
+Owns the options, closing, and the contract of the public methods. Does not own sending (``callers``), the
 accumulator, the sender or the threads (``runtime``). ``docs/design.md`` follows a record through all of them.
 
 Every method is thread-safe. ``forking.py`` says what a fork does to a producer.
@@ -9,10 +9,10 @@ Every method is thread-safe. ``forking.py`` says what a fork does to a producer.
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
@@ -21,14 +21,15 @@ from cyproducer.base.hubs import RLock
 from cyproducer.base.missing import Missing, without_missing
 from cyproducer.base.words import counted, line_prefix
 from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
 from cyproducer.config import DEFAULTS, ProducerConfig, hide, shown_option
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
-from cyproducer.futures.delivery import RecordFuture, failed_future
+from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
-from cyproducer.structs import RecordMetadata, TopicPartition
+from cyproducer.structs import ProducerRecord as ProducerRecord
 from cyproducer.transactional import TransactionalCalls
 from cyproducer.user_thread import DRAIN_S, user_thread
 
@@ -43,17 +44,6 @@ else:
     K = V = Any
 
 log = logging.getLogger("cyproducer")
-
-
-class ProducerRecord(NamedTuple):
-    """One record, as interceptors see it and ``send_all`` takes it. The fields are ``send``'s arguments."""
-
-    topic: str
-    value: Any = None
-    key: Any = None
-    headers: Sequence[tuple[str, bytes | None]] | None = None
-    partition: int | None = None
-    timestamp_ms: int | None = None
 
 
 def _in_child() -> None:
@@ -105,8 +95,8 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
-    #: Whether every send() goes through ``_send_extended``.
-    _always_extended: ClassVar[bool] = False
+    #: Whether ``_accept`` gets every record.
+    _accepts: ClassVar[bool] = False
 
     if not TYPE_CHECKING:  # Checkers must see that they are missing.
         produce = _confluents("produce", "call send(), which returns a future")
@@ -126,28 +116,20 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         options, configs = hide(options), hide(configs)
         self.config: ProducerConfig = ProducerConfig(options, **configs)
         # First, because they may raise, and no thread may be running then.
-        self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
+        interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
         self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
         self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
-        extras = (*self._interceptors, self.config.key_serializer, self.config.value_serializer)
+        extras = (*interceptors, self.config.key_serializer, self.config.value_serializer)
         #: The objects that close() closes. Each is closed by the thread that pops it.
         self._extras = [extra for extra in (*reversed(extras), self._custom) if hasattr(extra, "close")]
-        extended = (
-            self._always_extended
-            or self._custom is not None
-            or self._interceptors
-            or self.config.key_serializer is not None
-            or self.config.value_serializer is not None
+        extensions = Extensions(
+            key_serializer=self.config.key_serializer,
+            value_serializer=self.config.value_serializer,
+            interceptors=interceptors,
+            custom=self._custom,
+            accepts=self._accepts,
         )
-        # Bound weakly: a strong reference would make the producer part of a reference cycle.
-        me = weakref.ref(self)
-
-        def extension(*record: Any) -> RecordFuture:
-            producer = me()
-            assert producer is not None
-            return producer._send_extended(ProducerRecord(*record))
-
-        self._extension = extension if extended else None
+        self._extensions = extensions if extensions.needed else None
         self._closed = False
         self._making: AbstractContextManager[bool]
         #: For each event loop, the tasks that wait for memory; made when the first task waits.
@@ -183,11 +165,13 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
                 self._finalizer.atexit = False
                 forking.watch_worker_exit()
             transactions = runtime.client.transactions
+            if self._extensions is not None:
+                self._extensions.use(runtime.client)
             self._open_path(
                 runtime.accumulator,
                 self.config.max_request_size,
                 self.config.max_block_ms,
-                self._extension,
+                self._extensions,
                 None if transactions is None else transactions.note_refused,
             )
             self._running = runtime
@@ -207,28 +191,6 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         self._make()
 
     # Sending
-
-    def send_all(
-        self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]
-    ) -> list[RecordFuture]:
-        """Sends several records and returns their futures, in order.
-
-        Each record is a ``ProducerRecord``, a tuple in the same order, or a mapping with its field names.
-        Never raises because of a record: its future holds the error that ``send`` would have raised. Blocks
-        whenever ``send`` would.
-        """
-        futures = []
-        for record in records:
-            topic = ""
-            try:
-                whole = ProducerRecord(**record) if isinstance(record, Mapping) else ProducerRecord(*record)
-                topic = whole.topic
-                futures.append(self.send(*whole))
-            except Exception as error:
-                # Of what was no record at all, send() knows nothing.
-                self._note_refused(error)
-                futures.append(failed_future(str(topic), error))
-        return futures
 
     async def send_async(
         self,
@@ -255,75 +217,12 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
             pairs = list(headers)
         return await send_async(self, ProducerRecord(topic, value, key, pairs, partition, timestamp_ms))
 
-    def _send_extended(self, record: ProducerRecord) -> RecordFuture:
-        """``send()`` with interceptors, serializers or a custom partitioner."""
-        record = self._intercepted(record)
-        try:
-            future = self._send_intercepted(record, self._send_serialized)
-        except Exception as error:
-            self._note_refused(error)
-            self._acknowledge(record.topic, record.partition, error)
-            raise
-        return self._followed(record, future)
-
-    def _intercepted(self, record: ProducerRecord) -> ProducerRecord:
-        """Returns the record as the interceptors changed it."""
-        for interceptor in self._interceptors:
-            if hasattr(interceptor, "on_send"):
-                try:
-                    changed = interceptor.on_send(record)
-                    if not isinstance(changed, ProducerRecord):
-                        raise TypeError(f"on_send returned {changed!r}: it must return a ProducerRecord")
-                    record = changed
-                except Exception:
-                    log.exception(
-                        "interceptor %r raised in on_send; the record goes on as it was", interceptor
-                    )
-        return record
-
-    def _followed(self, record: ProducerRecord, future: RecordFuture) -> RecordFuture:
-        """Returns the future, after registering the interceptors for its outcome."""
-        if self._interceptors:
-            # Not the record itself: its value would stay in memory until the callback thread gets here.
-            future.add_both(self._acknowledge, record.topic, record.partition)
-        return future
-
-    def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
-        """Serializes a record, runs the custom partitioner if there is one, and calls ``accept``."""
-        topic = record.topic
-        # Before the serializers: they need not handle None, and may not be usable after close().
-        if self._runtime.closed:
-            raise errors.ProducerClosedError("send() on a closed producer: the record was not accepted")
-        if record.value is None and record.key is None:
-            raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
-        headers = record.headers
-        if headers is None or isinstance(headers, list | tuple):
-            # A copy: a serializer may add to it, and the caller's must not have that for the next record.
-            headers = list(headers or ())
-        key = _serialized(self.config.key_serializer, topic, headers, record.key, "key")
-        value = _serialized(self.config.value_serializer, topic, headers, record.value, "value")
-        partition = record.partition
-        if partition is None and self._custom is not None:
-            topic = legal_topic(topic)
-            try:
-                view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
-            except errors.BrokerResponseError as error:
-                self._note_refused(error)
-                return failed_future(topic, error)
-            asked = (topic, record.key, key, record.value, value, view)
-            partition = self._custom.choose(*asked)
-            # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
-            opens = key is None and self._opens_batch(topic, value, headers, partition)
-            if opens and self._custom.on_new_batch(topic, view, partition):
-                partition = self._custom.choose(*asked)
-        return accept(topic, value, key, headers, partition, record.timestamp_ms)
-
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
         if self._runtime.closed:
             raise errors.ProducerClosedError(f"{method}() on a closed producer: no row was accepted")
         # Silently skipping them would do harm: an interceptor may count, a serializer may encrypt.
         for name, present in (
-            ("interceptors", bool(self._interceptors)),
+            ("interceptors", self._extensions is not None and bool(self._extensions.interceptors)),
             ("key_serializer", keyed and self.config.key_serializer is not None),
             ("value_serializer", valued and self.config.value_serializer is not None),
         ):
@@ -337,26 +236,14 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     def _wait_for_topic(self, name: str, timeout_s: float) -> None:
         self._runtime.client.wait_for_topic(name, timeout_s)
 
+    def _view_of(self, topic: str, timeout_s: float) -> ClusterView:
+        return self._runtime.client.wait_for_topic(topic, timeout_s)
+
     def _why_no_metadata(self, topic: str, within: str) -> str:
         return self._runtime.client.why_no_metadata(topic, within)
 
     def _refresh_topic(self, name: str, timeout_s: float) -> None:
         self._runtime.client.refresh_topic(name, timeout_s)
-
-    def _acknowledge(self, topic: str, partition: int | None, outcome: Any) -> None:
-        """Calls the interceptors as Java calls ``onAcknowledgement``: metadata, and the error or None."""
-        error = outcome if isinstance(outcome, BaseException) else None
-        metadata = outcome
-        if error is not None:
-            number = -1 if partition is None else partition
-            place = TopicPartition(topic, number)
-            metadata = RecordMetadata(topic, number, place, -1, -1, None, -1, -1, -1)
-        for interceptor in self._interceptors:
-            if hasattr(interceptor, "on_acknowledgement"):
-                try:
-                    interceptor.on_acknowledgement(metadata, error)
-                except Exception:
-                    log.exception("interceptor %r raised in on_acknowledgement", interceptor)
 
     # Waiting
 
@@ -519,22 +406,3 @@ def _check_pickles(name: str, value: Any) -> None:
         f"a producer is pickled as its options, and {name}={shown_option(name, value)} can't be: {problem}. "
         "Define functions and classes in a module that can be imported, or make the producer where it is used"
     ) from problem
-
-
-def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str) -> Any:
-    """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable.
-
-    The object may add to ``headers``.
-    """
-    if serializer is None:
-        return data
-    try:
-        if hasattr(serializer, "serialize"):
-            return serializer.serialize(topic, headers, data)
-        return serializer(data)
-    except Exception as error:
-        note = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
-        # A serializer may raise the same object again.
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-        raise

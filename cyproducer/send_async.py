@@ -15,7 +15,6 @@ A module of its own because asyncio takes long to import.
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -99,30 +98,25 @@ class Line:
 
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
     """Implements ``KafkaProducer.send_async``."""
-    if producer._extension is None:
+    if producer._extensions is None:
         try:
-            return await accepted(producer, record, None)
+            return await accepted(producer, record)
         except Exception as error:
             producer._note_refused(error)
             raise
     record = producer._intercepted(record)
     try:
-        future = await accepted(producer, record, producer._send_intercepted)
+        future = await accepted(producer, record)
     except BaseException as error:
         if isinstance(error, Exception):
             producer._note_refused(error)
-        producer._acknowledge(record.topic, record.partition, error)
+        producer._acknowledge(record, error)
         raise
-    return producer._followed(record, future)
+    return producer._follow(record, future)
 
 
-async def accepted(
-    producer: "KafkaProducer", record: "ProducerRecord", extended: Callable[..., RecordFuture] | None
-) -> RecordFuture:
-    """Gets a record accepted, awaiting anything that is in the way.
-
-    ``extended`` runs before that; None: the record is bytes already.
-    """
+async def accepted(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
+    """Gets a record accepted, awaiting anything that is in the way."""
     loop = asyncio.get_running_loop()
     deadline = monotonic_s() + producer.config.max_block_ms / 1000
     arguments: Arguments = (
@@ -140,7 +134,7 @@ async def accepted(
         return producer._send_at_once(*given, None)
 
     try:
-        if extended is None:
+        if producer._extensions is None:
             return accept(*arguments)
         if producer._custom is not None and record.partition is None:
             client = producer._runtime.client
@@ -152,7 +146,7 @@ async def accepted(
                 except BrokerResponseError as error:
                     producer._note_refused(error)
                     return failed_future(record.topic, error)
-        return extended(record, accept)
+        return producer._serialize(record, accept)
     except WouldBlock as blocked:
         reason = blocked
     topic, partition = arguments[0], arguments[4]

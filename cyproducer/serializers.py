@@ -50,9 +50,11 @@ class ConfluentSerializer:
             raise TypeError(f"serializer: must be callable, not {type(serializer).__name__}")
         if field not in ("key", "value"):
             raise ValueError(f"field={field!r}: must be 'key' or 'value'")
-        self._serializer = serializer
-        self._field = MessageField(field)
+        #: confluent-kafka's serializer.
+        self.serializer = serializer
+        #: Which part of a record it serializes.
+        self.field = MessageField(field)
 
     def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
         """Returns what the serializer makes of ``data``."""
-        return self._serializer(data, SerializationContext(topic, self._field, headers))
+        return self.serializer(data, SerializationContext(topic, self.field, headers))

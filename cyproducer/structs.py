@@ -4,6 +4,7 @@ Owns names and field order. Immutable and therefore thread-safe.
 """
 
 from array import array
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -12,6 +13,17 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+class ProducerRecord(NamedTuple):
+    """One record, as interceptors see it and ``send_all`` takes it. The fields are ``send``'s arguments."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
 
 
 class OffsetAndMetadata(NamedTuple):

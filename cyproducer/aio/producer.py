@@ -241,7 +241,7 @@ class AIOKafkaProducer:
             # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
             pairs = list(headers) if isinstance(headers, Iterable) else headers
         record = None
-        if producer._extension is None:
+        if producer._extensions is None:
             # send_async() would do the same, through three more coroutines.
             try:
                 record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)

@@ -43,6 +43,7 @@ static inline int64_t cyp_after(int64_t time_ns, int64_t duration_ns) {
 static inline int32_t cyp_load32(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 static inline int32_t cyp_add32(int32_t *p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
+static inline int64_t cyp_add64(int64_t *p, int64_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
 static inline int32_t cyp_swap32(int32_t *p, int32_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
 static inline int64_t cyp_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }

@@ -28,7 +28,8 @@ cdef extern from "sync.h" nogil:
     int64_t cyp_after(int64_t time_ns, int64_t duration_ns)     # the sum, saturating at FAR_NS
     int32_t cyp_load32(const int32_t* p)
     void cyp_store32(int32_t* p, int32_t v)
-    int32_t cyp_add32(int32_t* p, int32_t v)      # returns the new value
+    int32_t cyp_add32(int32_t* p, int32_t v)      # returns the new value; the same for the next
+    int64_t cyp_add64(int64_t* p, int64_t v)
     int32_t cyp_swap32(int32_t* p, int32_t v)     # returns the old value
     int64_t cyp_load64(const int64_t* p)
     void cyp_store64(int64_t* p, int64_t v)

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.accumulator.record_accumulator cimport Appended, RecordAccumulator
 from cyproducer.accumulator.buffer_pool cimport Ticket
+from cyproducer.callers.extensions cimport Extensions
 from cyproducer.futures.delivery cimport Delivery, RecordFuture
 from cyproducer.accumulator.structures cimport RecordView
 from cyproducer.accumulator.topology cimport TopicInfo
@@ -19,12 +20,17 @@ cdef class SendPath:
     cdef bint plain                 # the user configured no serializer, interceptor or partitioner
     cdef int64_t max_request_size
     cdef int64_t max_block_ns
-    cdef object extension           # send() calls it unless plain; None if plain
+    cdef readonly Extensions extensions    # None if plain
     cdef object on_refused          # called with the error of each record that a transaction lacks; or None
     cdef public bint may_be_empty   # a record may have neither a key nor a value
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms, Ticket ticket, bint blocks)
+    cdef RecordFuture _send_extended(self, object topic, object value, object key, object headers,
+                                     object partition, object timestamp_ms)
+    cdef object _send_intercepted(self, object topic, object value, object key, object headers,
+                                  object partition, object timestamp_ms, object accept)
+    cdef bint _opens_batch(self, object topic, object value, object headers, object partition) except -1
     cdef TopicInfo _topic(self, object name)
     cdef int _append(
         self, TopicInfo state, int32_t partition, const RecordView* r, Appended* out, Ticket ticket,

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import GenericAlias
 from typing import Any, Generic
 
@@ -6,7 +6,10 @@ from typing_extensions import Buffer, TypeVar, disjoint_base
 
 from cyproducer.accumulator.buffer_pool import Ticket
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.callers.extensions import Extensions
+from cyproducer.control.cluster_view import ClusterView
 from cyproducer.futures.delivery import RecordFuture
+from cyproducer.structs import ProducerRecord
 
 # Types of keys and values, as in cyproducer.types: they are Any where a program does not say.
 _K = TypeVar("_K", contravariant=True, default=Any)
@@ -54,12 +57,21 @@ class SendPath(Generic[_K, _V]):
         ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. Later errors, and
         ``RecordTooLargeError``, are reported by the future. Thread-safe.
         """
+    def send_all(
+        self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]
+    ) -> list[RecordFuture]:
+        """Sends several records and returns their futures, in order.
+
+        Each record is a ``ProducerRecord``, a tuple in the same order, or a mapping with its field names.
+        Never raises because of a record: its future holds the error that ``send`` would have raised. Blocks
+        whenever ``send`` would.
+        """
     def _open_path(
         self,
         accumulator: RecordAccumulator,
         max_request_size: int,
         max_block_ms: float,
-        extension: Callable[..., RecordFuture] | None,
+        extensions: Extensions | None,
         on_refused: Callable[[Exception], object] | None = None,
     ) -> None: ...
     def _note_refused(self, error: Exception) -> None: ...
@@ -83,4 +95,20 @@ class SendPath(Generic[_K, _V]):
     def _wait_for_parking(self, topic: str, size: int, timeout_s: float) -> None: ...
     def _why_no_metadata(self, topic: str, within: str) -> str: ...
     def _wait_for_callbacks(self, topic: str, timeout_s: float) -> None: ...
-    def _opens_batch(self, topic: str, value: Any, headers: Any, partition: int) -> bool: ...
+    @property
+    def extensions(self) -> Extensions | None: ...
+    def _intercepted(self, record: ProducerRecord) -> ProducerRecord: ...
+    def _serialize(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture: ...
+    def _follow(self, record: ProducerRecord, future: RecordFuture) -> RecordFuture: ...
+    def _acknowledge(self, record: ProducerRecord, outcome: BaseException) -> None: ...
+    def _accept(
+        self,
+        record: ProducerRecord,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
+    ) -> RecordFuture: ...
+    def _view_of(self, topic: str, timeout_s: float) -> ClusterView: ...

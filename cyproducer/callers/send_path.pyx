@@ -1,8 +1,8 @@
 """Implements ``send()``: appends a record to a batch; the only Python object left is the record's future.
 
-Owns checking the arguments, appending, and waiting for memory. Does not own serializers, interceptors and
-custom partitioners (``producer.py`` passes an extension for them) or the accumulator. Runs on the calling
-thread, with the GIL, which is released only while waiting.
+Owns checking the arguments, the order of what happens to a record, appending, and waiting for memory. Does
+not own calling serializers, interceptors and custom partitioners (``extensions``) or the accumulator. Runs on
+the calling thread, with the GIL, which is released only while waiting.
 """
 
 from cpython.buffer cimport PyBuffer_Release
@@ -23,6 +23,7 @@ from cyproducer.accumulator.record_accumulator cimport (
     TOPIC_GONE,
     TOPIC_UNKNOWN,
 )
+from cyproducer.callers.extensions cimport Extensions, TopicPartitions, as_record
 from cyproducer.futures.delivery cimport CompletionList, refused_future
 from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
 from cyproducer.base.forks cimport borrowing, own_process, process
@@ -42,15 +43,18 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
 
+from collections.abc import Mapping
 from types import GenericAlias
 
 from cyproducer.errors import (
+    BrokerResponseError,
     BufferExhaustedError,
     ProducerClosedError,
     UnknownTopicOrPartitionError,
     record_too_large,
 )
 from cyproducer.records.topic_names import legal_topic
+from cyproducer.structs import ProducerRecord
 
 cdef extern from "<Python.h>":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -222,15 +226,15 @@ cdef class SendPath:
         RecordAccumulator accumulator not None,
         int64_t max_request_size,
         double max_block_ms,
-        object extension,
+        Extensions extensions,
         object on_refused=None,
     ):
         self.accumulator = accumulator
         self.max_request_size = max_request_size
         self.max_block_ns = cyp_ms_ns(max_block_ms)
-        self.extension = extension
+        self.extensions = extensions
         self.on_refused = on_refused
-        self.plain = extension is None and on_refused is None
+        self.plain = extensions is None and on_refused is None
         self.last_topic = NULL
         self.process = process
 
@@ -259,13 +263,157 @@ cdef class SendPath:
         """
         if self.plain:
             return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
-        if self.extension is not None:
-            return self.extension(topic, value, key, headers, partition, timestamp_ms)
+        if self.extensions is not None:
+            return self._send_extended(topic, value, key, headers, partition, timestamp_ms)
         try:
             return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
         except Exception as error:
             self._note_refused(error)
             raise
+
+    def send_all(self, records):
+        """Sends several records and returns their futures, in order.
+
+        Each record is a ``ProducerRecord``, a tuple in the same order, or a mapping with its field names.
+        Never raises because of a record: its future holds the error that ``send`` would have raised. Blocks
+        whenever ``send`` would.
+        """
+        cdef list futures = []
+        # A subclass, or a tracer that wraps send(), sees each record.
+        cdef bint wrapped = getattr(self.send, "__func__", None) is not SendPath.send
+        for record in records:
+            topic = ""
+            try:
+                if type(record) is not ProducerRecord:
+                    # A mapping may be anything that looks like one.
+                    if isinstance(record, Mapping):
+                        record = ProducerRecord(**record)
+                    else:
+                        record = ProducerRecord(*record)
+                topic, value, key, headers, partition, timestamp_ms = record
+                if wrapped:
+                    future = self.send(topic, value, key, headers, partition, timestamp_ms)
+                elif self.extensions is not None:
+                    future = self._send_extended(topic, value, key, headers, partition, timestamp_ms)
+                else:
+                    future = self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
+            except Exception as error:
+                # Noted here too, because send() knows nothing of what was no record at all.
+                self._note_refused(error)
+                future = refused_future(str(topic), error, -1)
+            futures.append(future)
+        return futures
+
+    cdef RecordFuture _send_extended(
+        self, object topic, object value, object key, object headers, object partition, object timestamp_ms
+    ):
+        """``send()`` with interceptors, serializers or a custom partitioner."""
+        cdef Extensions extensions = self.extensions
+        cdef RecordFuture future
+        if extensions.on_sends:
+            topic, value, key, headers, partition, timestamp_ms = extensions.intercepted(
+                as_record(topic, value, key, headers, partition, timestamp_ms)
+            )
+        try:
+            future = self._send_intercepted(topic, value, key, headers, partition, timestamp_ms, None)
+        except Exception as error:
+            self._note_refused(error)
+            extensions.acknowledge(topic, partition, error)
+            raise
+        if extensions.on_acknowledgements:
+            extensions.follow(future, topic, partition)
+        return future
+
+    cdef object _send_intercepted(
+        self, object topic, object value, object key, object headers, object partition, object timestamp_ms,
+        object accept,
+    ):
+        """Serializes a record, chooses its partition if there is a custom partitioner, and sends it.
+
+        ``accept``: called with the arguments in place of sending, unless None.
+        """
+        cdef Extensions extensions = self.extensions
+        cdef TopicPartitions known
+        cdef object key_bytes
+        cdef object value_bytes
+        cdef object record = None
+        # Before the serializers: they need not handle None, and may not be usable after close().
+        if self.process != process:
+            own_process()
+            self._reopen()
+        if self.accumulator is None or self.accumulator.c.closed:
+            raise ProducerClosedError("send() on a closed producer: the record was not accepted")
+        if value is None and key is None:
+            raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
+        if headers is None or isinstance(headers, (list, tuple)):
+            if extensions.accepts:
+                record = as_record(
+                    topic, value, key, None if headers is None else list(headers), partition, timestamp_ms
+                )
+            # A copy: a serializer may add to it, and the caller's must not have that for the next record.
+            if headers or extensions.serializes():
+                headers = list(headers or ())
+        elif extensions.accepts:
+            record = as_record(topic, value, key, headers, partition, timestamp_ms)
+        key_bytes = key
+        value_bytes = value
+        if extensions.serializes():
+            key_bytes = extensions.serialized_key(topic, headers, key)
+            value_bytes = extensions.serialized_value(topic, headers, value)
+        if partition is None and extensions.custom is not None:
+            known = extensions.partitions_of(topic)
+            if known is None:
+                topic = legal_topic(topic)
+                try:
+                    known = extensions.learn(topic, self._view_of(topic, self.max_block_ns / 1e9))
+                except BrokerResponseError as error:
+                    self._note_refused(error)
+                    return refused_future(topic, error, -1)
+            partition = extensions.ask(known, topic, key, key_bytes, value, value_bytes)
+            if (
+                extensions.custom.on_new_batch is not None
+                and key_bytes is None
+                and self._opens_batch(topic, value_bytes, headers, partition)
+            ):
+                # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
+                extensions.custom.on_new_batch(topic, known.view, partition)
+                partition = extensions.ask(known, topic, key, key_bytes, value, value_bytes)
+        if accept is not None:
+            return accept(topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
+        if record is not None:
+            return self._accept(record, topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
+        return self._send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms, None, True)
+
+    # For tasks of asyncio, which await what send() waits for
+
+    def _intercepted(self, record):
+        """Returns a ``ProducerRecord`` as the interceptors changed it."""
+        return record if self.extensions is None else self.extensions.intercepted(record)
+
+    def _serialize(self, record, accept):
+        """Serializes a record, chooses its partition, and returns what ``accept`` makes of the arguments."""
+        topic, value, key, headers, partition, timestamp_ms = record
+        return self._send_intercepted(topic, value, key, headers, partition, timestamp_ms, accept)
+
+    def _follow(self, record, RecordFuture future not None):
+        """Returns the future, after registering the interceptors for its outcome."""
+        if self.extensions.on_acknowledgements:
+            self.extensions.follow(future, record[0], record[4])
+        return future
+
+    def _acknowledge(self, record, outcome):
+        """Tells the interceptors the outcome of a record that was not accepted."""
+        self.extensions.acknowledge(record[0], record[4], outcome)
+
+    # For subclasses
+
+    def _accept(self, record, topic, value, key, headers, partition, timestamp_ms):
+        """Sends a serialized record, if ``Extensions.accepts``; ``record``: as intercepted."""
+        return self._send_serialized(topic, value, key, headers, partition, timestamp_ms)
+
+    def _view_of(self, str topic, double timeout_s):
+        """Waits for a topic's metadata, and returns the view of the cluster that has it, or raises."""
+        raise NotImplementedError("a SendPath with a custom partitioner needs a view of the cluster")
 
     def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
         """The part of ``send()`` after serializers, interceptors and custom partitioners."""
@@ -290,7 +438,7 @@ cdef class SendPath:
         """Refreshes a topic's metadata and waits for the response, or raises."""
         return None
 
-    def _opens_batch(self, topic, value, headers, partition):
+    cdef bint _opens_batch(self, object topic, object value, object headers, object partition) except -1:
         """Whether a record without a key would start a new batch in its partition (KIP-480)."""
         cdef Held held
         cdef int64_t headers_size = 1

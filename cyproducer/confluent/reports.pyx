@@ -27,7 +27,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.callers.send_path cimport SendPath
-from cyproducer.futures.completion cimport CompletionQueue
+from cyproducer.futures.completion cimport CompletionQueue, in_order
 from cyproducer.futures.delivery cimport (
     ACKNOWLEDGED,
     PENDING,
@@ -209,20 +209,11 @@ cdef class ReportQueue(CompletionQueue):
     cdef int _run(self, Delivery* d) except -1:
         cdef int64_t listed = d.callbacks
         cdef int64_t due_ns = d.due_ns
-        cdef int32_t last = -1
-        cdef bint in_order = True
         cdef RecordFuture future
         cdef Message message
-        cdef list waiting = take_callbacks(d)
+        cdef list waiting = in_order(take_callbacks(d))
         delivery_unref(d)
         try:
-            for future in waiting:
-                # A record that was parked gets its index here.
-                future._state()
-                in_order = in_order and future.index > last
-                last = future.index
-            if not in_order:
-                waiting.sort(key=_place)
             for future in waiting:
                 message = <Message>future.callbacks
                 future.callbacks = None
@@ -231,10 +222,6 @@ cdef class ReportQueue(CompletionQueue):
         finally:
             self._catch_up(listed)
         return len(waiting)
-
-
-def _place(RecordFuture future):
-    return future.index
 
 
 @cython.binding(False)

@@ -114,43 +114,40 @@ class Partitioner(ABC):
         """
 
 
-_Choose = Callable[[str, Any, bytes | None, Any, bytes | None, ClusterView], Any]
+_Ask = Callable[[str, Any, bytes | None, Any, bytes | None, ClusterView], Any]
+_Keyed = Callable[[bytes | None, list[int], list[int]], Any]
 
 
 class CustomPartitioner:
-    """Calls a user's partitioner of any kind, and checks its result.
+    """A user's partitioner of any kind: how to call it, and checking its result.
+
+    ``keyed``: the callable (key_bytes, all_partitions, available_partitions), or None. ``ask``: without that,
+    takes kafka-python 3's six arguments. ``on_new_batch``: the hook, or None.
 
     Raises KafkaConfigurationError if ``target`` cannot be called as a partitioner. Thread-safe as far as the
     user's partitioner is.
     """
 
-    __slots__ = ("_call", "_close", "_on_new_batch", "name", "target")
+    __slots__ = ("_close", "ask", "keyed", "name", "on_new_batch", "target")
 
     def __init__(self, target: Any) -> None:
         if isinstance(target, type):
             target = _instantiate(target)
         self.target: Final[Any] = target
         self.name: Final[str] = _qualified_name(target)
-        self._call: Final[_Choose] = _uniform_call(target, self.name)
-        self._on_new_batch: Final[Any] = getattr(target, "on_new_batch", None)
+        self.ask: Final[_Ask | None]
+        self.keyed: Final[_Keyed | None]
+        self.ask, self.keyed = _calls(target, self.name)
+        self.on_new_batch: Final[Any] = getattr(target, "on_new_batch", None)
         self._close: Any = getattr(target, "close", None)
 
-    def choose(
-        self,
-        topic: str,
-        key: Any,
-        serialized_key: bytes | None,
-        value: Any,
-        serialized_value: bytes | None,
-        cluster: ClusterView,
-    ) -> int:
-        """Returns the partition that the user's partitioner chooses.
+    def checked(self, answer: Any, topic: str, cluster: ClusterView) -> int:
+        """Returns the partition that the user's partitioner has returned.
 
-        Raises ValueError if the result is not an integer, is not a partition of ``topic``, or if ``cluster``
-        does not know the topic. Exceptions of the partitioner pass through unchanged.
+        Raises ValueError if the answer is not an integer, is not a partition of ``topic``, or if ``cluster``
+        does not know the topic.
         """
         allowed = _known_partitions(topic, cluster)
-        answer = self._call(topic, key, serialized_key, value, serialized_value, cluster)
         try:
             # True would be partition 1: a mistake, not a choice.
             partition = None if isinstance(answer, bool) else operator.index(answer)
@@ -162,13 +159,6 @@ class CustomPartitioner:
                 f" must be an integer of {_describe(allowed)}"
             )
         return partition
-
-    def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> bool:
-        """Calls the hook before ``prev_partition`` opens a new batch; returns False if there is no hook."""
-        if self._on_new_batch is None:
-            return False
-        self._on_new_batch(topic, cluster, prev_partition)
-        return True
 
     def close(self) -> None:
         """Calls the partitioner's ``close()``, once, if it has one."""
@@ -255,17 +245,19 @@ def _instantiate(cls: type) -> Any:
     return cls()
 
 
-def _uniform_call(target: Any, name: str) -> _Choose:
+def _calls(target: Any, name: str) -> tuple[_Ask | None, _Keyed | None]:
     # str and bytes have an unrelated `partition` method.
     if not isinstance(target, (str, bytes, bytearray)):
         method = getattr(target, "partition", None)
         if callable(method):
             if _accepts(method, 6) is not False:
-                return method  # type: ignore[no-any-return]
+                return method, None
             if _accepts(method, 3):
-                return lambda topic, _key, key_bytes, _value, _value_bytes, cluster: method(
-                    topic, key_bytes, cluster
-                )
+                return (
+                    lambda topic, _key, key_bytes, _value, _value_bytes, cluster: method(
+                        topic, key_bytes, cluster
+                    )
+                ), None
             raise KafkaConfigurationError(
                 f"partitioner {name}: its partition method takes neither"
                 " (topic, key, serialized_key, value, serialized_value, cluster) nor"
@@ -276,7 +268,7 @@ def _uniform_call(target: Any, name: str) -> _Choose:
                 raise KafkaConfigurationError(
                     f"partitioner {name} does not take (key_bytes, all_partitions, available_partitions)"
                 )
-            return _two_x_call(target)
+            return None, target
     raise _refusal(target)
 
 
@@ -285,14 +277,3 @@ def _refusal(value: Any) -> KafkaConfigurationError:
         f"partitioner={value!r}: must be one of {', '.join(BUILT_IN)}, an object with a partition method,"
         " or a callable (key_bytes, all_partitions, available_partitions)"
     )
-
-
-def _two_x_call(
-    function: Callable[[bytes | None, list[int], list[int]], Any],
-) -> _Choose:
-    def choose(
-        topic: str, _key: Any, key_bytes: bytes | None, _value: Any, _value_bytes: Any, cluster: ClusterView
-    ) -> Any:
-        return function(key_bytes, *cluster.partitions_in_order(topic))
-
-    return choose

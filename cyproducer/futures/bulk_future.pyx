@@ -352,7 +352,7 @@ cdef class BulkFuture:
             future.delivery = d
             future.index = index
             future.topic = self.topic
-            future.callbacks = [(ON_BOTH, self._follow)]
+            future.callbacks = (ON_BOTH, self._follow)
             if list_callback(d, future):
                 if not d.queue.started:
                     (<object>d.queue.owner).ensure_started()

@@ -15,3 +15,6 @@ cdef class CompletionQueue:
     cdef int64_t _low(self) noexcept nogil
     cdef bint in_callback(self) noexcept nogil
     cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1
+
+
+cdef list in_order(list futures)

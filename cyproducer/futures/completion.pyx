@@ -15,6 +15,8 @@ from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.hubs cimport after_slice, broadcast, slice_end, wait_on
 from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.base.sync cimport (
+    cyp_add32,
+    cyp_add64,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
@@ -186,20 +188,18 @@ cdef class CompletionQueue:
     cdef int _run(self, Delivery* d) except -1:
         """Runs the callbacks of one delivery and drops its reference; returns the number of records."""
         cdef int64_t left = d.callbacks
-        cdef list waiting = take_callbacks(d)
+        cdef list waiting = in_order(take_callbacks(d))
+        cdef RecordFuture future
         delivery_unref(d)
         try:
-            waiting.sort(key=_place_in_batch)
             for future in waiting:
                 while True:
                     try:
-                        (<RecordFuture>future)._run_callbacks()
+                        future._run_callbacks()
                         break
                     except BaseException:
                         # SystemExit, for example: it would end this thread, and so all later callbacks.
-                        log.exception(
-                            "a callback of a record for topic %r raised", (<RecordFuture>future).topic
-                        )
+                        log.exception("a callback of a record for topic %r raised", future.topic)
                 left -= 1
                 self._catch_up(1)
         finally:
@@ -210,12 +210,11 @@ cdef class CompletionQueue:
 
     cdef void _catch_up(self, int64_t records) noexcept nogil:
         """Takes ``records`` whose callbacks have run off the backlog."""
-        cdef int64_t backlog
+        # A thread that waits counts itself in `waiting` first, and then looks at the backlog.
+        if cyp_add64(&self.entries.backlog, -records) > self._low() or not cyp_load32(&self.entries.waiting):
+            return
         pthread_mutex_lock(&self.entries.lock)
-        backlog = self.entries.backlog - records
-        cyp_store64(&self.entries.backlog, backlog)
-        if self.entries.waiting > 0 and backlog <= self._low():
-            broadcast(&self.entries.room)
+        broadcast(&self.entries.room)
         pthread_mutex_unlock(&self.entries.lock)
 
     cdef int64_t _low(self) noexcept nogil:
@@ -238,14 +237,14 @@ cdef class CompletionQueue:
         if self.in_callback():
             return True
         pthread_mutex_lock(&self.entries.lock)
-        self.entries.waiting += 1
+        cyp_add32(&self.entries.waiting, 1)
         pthread_mutex_unlock(&self.entries.lock)
         try:
             while True:
                 until = slice_end(deadline)
                 with nogil:
                     pthread_mutex_lock(&self.entries.lock)
-                    while self.entries.backlog > self._low() and not cyp_load32(closed):
+                    while cyp_load64(&self.entries.backlog) > self._low() and not cyp_load32(closed):
                         if wait_on(&self.entries.room, &self.entries.lock, until):
                             break
                     room = self.entries.backlog <= self._low() or cyp_load32(closed)
@@ -257,7 +256,7 @@ cdef class CompletionQueue:
                     return False
         finally:
             pthread_mutex_lock(&self.entries.lock)
-            self.entries.waiting -= 1
+            cyp_add32(&self.entries.waiting, -1)
             self.entries.waited_ns += cyp_monotonic_ns() - began
             pthread_mutex_unlock(&self.entries.lock)
 
@@ -283,8 +282,20 @@ cdef class CompletionQueue:
         return self.entries.waited_ns
 
 
+cdef list in_order(list futures):
+    """The futures of one batch, sorted by their records: callbacks run in that order."""
+    cdef RecordFuture future
+    cdef int32_t last = -1
+    cdef bint sorted_already = True
+    for future in futures:
+        # A record that was parked gets its index here.
+        future._state()
+        sorted_already = sorted_already and future.index > last
+        last = future.index
+    if not sorted_already:
+        futures.sort(key=_place_in_batch)
+    return futures
+
+
 def _place_in_batch(RecordFuture future):
-    """The sort key of a batch's callbacks: they run in the order of the records."""
-    # A record that was parked gets its index here.
-    future._state()
     return future.index

@@ -49,7 +49,7 @@ cdef struct CompletionList:
     pthread_cond_t ran    # the callbacks of a delivery have run
     int64_t handed_in     # deliveries that were ever added
     int64_t handled       # deliveries whose callbacks have run
-    int64_t backlog       # records whose callbacks are due and have not run; atomic to read
+    int64_t backlog       # records whose callbacks are due and have not run; atomic
     int64_t most          # the backlog at which send() waits
     int64_t running_due_ns    # when the callbacks that are running became due; 0: none are running
     int32_t waiting       # threads that wait for the backlog to shrink
@@ -84,6 +84,7 @@ cdef class RecordFuture:
     cdef object _metadata(self)
     cdef object _add(self, int kind, object function)
     cdef object _run_callbacks(self)
+    cdef object _outcome(self, bint succeeded)
 
 
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil

@@ -22,23 +22,32 @@ import logging
 
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from libc.stdlib cimport calloc, free
 
 cimport cython
 
 from cyproducer.futures.completion cimport CompletionQueue
-from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
+from cyproducer.futures.invoke_callback cimport (
+    ON_BOTH,
+    ON_FAILURE,
+    ON_SUCCESS,
+    any_callbacks,
+    bound,
+    run_callback,
+    run_callbacks,
+    with_callback,
+)
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.forks cimport own_process
 from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end
 from cyproducer.base.sync cimport (
     cyp_add32,
+    cyp_add64,
     cyp_load32,
     cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
-    cyp_store64,
     pthread_cond_signal,
     cyp_mutex_init,
     pthread_mutex_lock,
@@ -58,8 +67,14 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
     unsigned long PyThread_get_thread_ident() nogil
+    object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items)
 
 log = logging.getLogger("cyproducer")
+
+cdef PyTypeObject* METADATA = <PyTypeObject*>RecordMetadata
+# The last place that metadata was made for. The GIL guards both.
+cdef object last_place = (None, None)
+cdef int32_t last_partition = -1
 
 # Guards moving a future from a forwarded delivery to the delivery it was forwarded to.
 cdef pthread_mutex_t forward_lock
@@ -130,7 +145,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     queue = d.queue
     d.due_ns = cyp_monotonic_ns()
     pthread_mutex_lock(&queue.lock)
-    cyp_store64(&queue.backlog, queue.backlog + listed)
+    cyp_add64(&queue.backlog, listed)
     d.next = NULL
     if queue.last == NULL:
         queue.first = d
@@ -341,8 +356,16 @@ cdef void unlock_forwards() noexcept nogil:
 
 cdef object as_named(type kind, tuple fields):
     """A named tuple of type ``kind``, made without its constructor, which is a Python function."""
-    cdef tuple arguments = (fields,)
-    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
+    cdef Py_ssize_t i
+    cdef object named = PyType_GenericAlloc(<PyTypeObject*>kind, len(fields))
+    for i in range(len(fields)):
+        give(named, i, fields[i])
+    return named
+
+
+cdef inline void give(object named, Py_ssize_t i, object field):
+    Py_INCREF(field)
+    PyTuple_SET_ITEM(named, i, field)
 
 
 cdef object record_metadata(
@@ -358,20 +381,23 @@ cdef object record_metadata(
 
     ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
     """
-    return as_named(
-        RecordMetadata,
-        (
-            <object>PyTuple_GET_ITEM(place, 0),
-            <object>PyTuple_GET_ITEM(place, 1),
-            place,
-            d.base_offset + index if d.base_offset >= 0 else -1,
-            d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
-            None,
-            key_size,
-            value_size,
-            header_size,
-        ),
-    )
+    cdef object offset = d.base_offset + index if d.base_offset >= 0 else -1
+    cdef object when = d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms
+    cdef object key = key_size
+    cdef object value = value_size
+    cdef object headers = header_size
+    # Filled at once: the garbage collector must not see the NULLs.
+    cdef object named = PyType_GenericAlloc(METADATA, 9)
+    give(named, 0, <object>PyTuple_GET_ITEM(place, 0))
+    give(named, 1, <object>PyTuple_GET_ITEM(place, 1))
+    give(named, 2, place)
+    give(named, 3, offset)
+    give(named, 4, when)
+    give(named, 5, None)
+    give(named, 6, key)
+    give(named, 7, value)
+    give(named, 8, headers)
+    return named
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
@@ -466,8 +492,14 @@ cdef class RecordFuture:
         return <object>self.delivery.error
 
     cdef object _metadata(self):
+        global last_place, last_partition
         cdef Delivery* d = self.delivery
-        cdef object place = as_named(TopicPartition, (self.topic, d.partition))
+        cdef object place = last_place
+        # The records of a batch, whose callbacks run one after the other, share one.
+        if last_partition != d.partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>self.topic:
+            place = as_named(TopicPartition, (self.topic, d.partition))
+            last_place = place
+            last_partition = d.partition
         return record_metadata(
             d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
         )
@@ -597,11 +629,9 @@ cdef class RecordFuture:
         cdef bint others
         if self._state() == PENDING:
             self._refuse_foreign()
-        if self.callbacks is None:
-            self.callbacks = []
         # The callback thread runs it after the others: flush() would not wait for a callback that runs here.
-        others = len(self.callbacks) > 0
-        self.callbacks.append((kind, function))
+        others = any_callbacks(self.callbacks)
+        self.callbacks = with_callback(self.callbacks, kind, function)
         while self._state() == PENDING:
             d = self.delivery
             if self.listed == NULL and not list_callback(d, self):
@@ -614,13 +644,24 @@ cdef class RecordFuture:
         return self
 
     cdef object _run_callbacks(self):
-        cdef int state = self._state()
-        cdef object outcome
-        if not self.callbacks:
+        cdef object callbacks = self.callbacks
+        cdef bint succeeded
+        cdef int kind = ON_SUCCESS
+        if not any_callbacks(callbacks):
             return None
-        outcome = self._metadata() if state == ACKNOWLEDGED else fresh(self._error())
-        run_callbacks(self.callbacks, state == ACKNOWLEDGED, outcome, self.topic)
+        succeeded = self._state() == ACKNOWLEDGED
+        if type(callbacks) is list:
+            run_callbacks(callbacks, succeeded, self._outcome(succeeded), self.topic)
+            return None
+        self.callbacks = None
+        if type(callbacks) is tuple:
+            kind, callbacks = <tuple>callbacks
+        if kind & (ON_SUCCESS if succeeded else ON_FAILURE):
+            run_callback(callbacks, self._outcome(succeeded), self.topic)
         return None
+
+    cdef object _outcome(self, bint succeeded):
+        return self._metadata() if succeeded else fresh(self._error())
 
     def as_concurrent(self):
         """The outcome as a ``concurrent.futures.Future``, for ``wait()`` and ``as_completed()``.

@@ -5,4 +5,7 @@ cdef enum:
     ON_BOTH = 3
 
 cdef object bound(object f, tuple args, dict kwargs)
+cdef object with_callback(object callbacks, int kind, object function)
+cdef bint any_callbacks(object callbacks)
+cdef object run_callback(object function, object outcome, object topic)
 cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic)

@@ -1,8 +1,12 @@
-"""Invokes callbacks, for ``RecordFuture`` and ``BulkFuture``.
+"""Keeps and invokes callbacks, for ``RecordFuture`` and ``BulkFuture``.
 
-Owns binding a callback's arguments, and calling the callbacks that match an outcome. Does not decide when to
-call them (``delivery``, ``bulk_future``). Runs on the callback thread, or on the thread that adds a callback
-after the outcome is known.
+Owns binding a callback's arguments, how a future keeps its callbacks, and calling those that match an
+outcome. Does not decide when to call them (``delivery``, ``bulk_future``). Runs on the callback thread, or on
+the thread that adds a callback after the outcome is known.
+
+A future has ``callbacks``, in the smallest form that holds them, because most have one or none: None; a
+function, which wants the metadata of an acknowledged record; a tuple (kind, function); or a list of such
+tuples, which other threads may extend while it is emptied. Neither a tuple nor a list is callable.
 """
 
 import logging
@@ -18,6 +22,21 @@ cdef object bound(object f, tuple args, dict kwargs):
     return lambda outcome: f(*args, outcome, **kwargs)
 
 
+cdef object with_callback(object callbacks, int kind, object function):
+    """Returns a future's ``callbacks`` with one more."""
+    if callbacks is None:
+        return function if kind == ON_SUCCESS else (kind, function)
+    if type(callbacks) is not list:
+        callbacks = [callbacks if type(callbacks) is tuple else (ON_SUCCESS, callbacks)]
+    callbacks.append((kind, function))
+    return callbacks
+
+
+cdef bint any_callbacks(object callbacks):
+    """Whether callbacks are left: an emptied list has none."""
+    return callbacks is not None and (type(callbacks) is not list or len(callbacks) > 0)
+
+
 cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic):
     """Calls the callbacks that match the outcome, in order; logs the exceptions that they raise."""
     while callbacks:
@@ -25,10 +44,15 @@ cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object
             kind, function = callbacks.pop(0)
         except IndexError:
             break
-        if not kind & (ON_SUCCESS if succeeded else ON_FAILURE):
-            continue
-        try:
-            function(outcome)
-        except Exception:
-            log.exception("a callback of a record for topic %r raised", topic)
+        if kind & (ON_SUCCESS if succeeded else ON_FAILURE):
+            run_callback(function, outcome, topic)
+    return None
+
+
+cdef object run_callback(object function, object outcome, object topic):
+    """Calls a callback; logs the exception that it raises."""
+    try:
+        function(outcome)
+    except Exception:
+        log.exception("a callback of a record for topic %r raised", topic)
     return None

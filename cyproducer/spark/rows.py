@@ -203,7 +203,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         self._send_many = producer.send_many
         self._topic = topic
         # Serializers, interceptors and custom partitioners are called per record.
-        self._single = producer._extension is not None
+        self._single = producer._extensions is not None
         self._text_key = producer.config.key_serializer is None
         self._text_value = producer.config.value_serializer is None
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cyproducer.config import ProducerConfig, hide
@@ -226,7 +225,7 @@ class MockProducer(KafkaProducer[K, V]):
     """
 
     # send() itself would append the record without the mock's knowledge.
-    _always_extended = True
+    _accepts = True
 
     def __init__(
         self,
@@ -387,12 +386,6 @@ class MockProducer(KafkaProducer[K, V]):
 
     # The program's side
 
-    def _send_extended(self, record: ProducerRecord) -> RecordFuture:
-        # The history keeps them: the program may change its list.
-        if isinstance(record.headers, (list, tuple)):
-            record = record._replace(headers=list(record.headers))
-        return super()._send_extended(record)
-
     async def send_async(
         self,
         topic: str,
@@ -405,23 +398,21 @@ class MockProducer(KafkaProducer[K, V]):
         """``send()``, which never waits."""
         return self.send(topic, value, key, headers, partition, timestamp_ms)
 
-    def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
-        return super()._send_intercepted(record, partial(self._accept, record, accept))
-
     def _accept(
         self,
         record: ProducerRecord,
-        accept: Callable[..., RecordFuture],
         topic: str,
         value: Any,
         key: Any,
-        *rest: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
     ) -> RecordFuture:
         runtime = self._mock
         with runtime.lock:
             if self.send_exception is not None:
                 raise self.send_exception
-            future = accept(topic, value, key, *rest)
+            future = super()._accept(record, topic, value, key, headers, partition, timestamp_ms)
             # One that was refused, for example as too large, was not accepted.
             if not future.failed():
                 self._keep(record, key, value, future)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cyproducer.callers.extensions import Extensions
 from cyproducer.callers.send_path import SendPath
 from cyproducer.errors import (
     BufferExhaustedError,
@@ -294,12 +295,8 @@ def test_send_without_a_constructor_raises_an_error_that_says_so() -> None:
         Unmade().send("t", b"v")
 
 
-def test_an_extension_replaces_the_plain_path() -> None:
-    def extension(*arguments: Any) -> RecordFuture:
-        topic, value, *others = arguments
-        return rig.path._send_serialized(topic, value.encode(), *others)
-
-    with Rig({"t": [1]}, extension=extension) as rig:
+def test_a_serializer_makes_the_bytes_that_are_sent() -> None:
+    with Rig({"t": [1]}, extensions=Extensions(value_serializer=str.encode)) as rig:
         rig.send("t", "text", b"k", timestamp_ms=9)
         assert sent(rig) == Record(0, 9, b"k", b"text")
 

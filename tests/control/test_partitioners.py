@@ -7,6 +7,8 @@ from typing import Any
 import kafka.partitioner  # type: ignore[import-untyped]
 import pytest
 
+from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
 from cyproducer.control.partitioners import (
     BUILT_IN,
@@ -17,6 +19,8 @@ from cyproducer.control.partitioners import (
 )
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.hashing import partition_for_key
+from cyproducer.structs import ProducerRecord
+from tools.harness.rig import Rig
 
 #: "orders" has partitions 0..4, of which 3 has no leader; "sparse" has 64 and 1.
 LEADERS = {"orders": {0: 1, 1: 2, 2: 1, 3: -1, 4: 2}, "sparse": {64: 1, 1: 1}}
@@ -31,10 +35,33 @@ def view_of(leaders: dict[str, dict[int, int]]) -> ClusterView:
 CLUSTER = view_of(LEADERS)
 
 
+class Chooser(BulkPath[Any, Any]):
+    """Chooses partitions as ``send()`` does, for the key "key" and the value "value", which is b"v"."""
+
+    def __init__(self, custom: CustomPartitioner, key: bytes | None = b"k") -> None:
+        self._rig = Rig({})
+        self.view = CLUSTER
+        self._used = Extensions(custom=custom, key_serializer=lambda _: key, value_serializer=lambda _: b"v")
+        self._used.use(self)
+        self._open_path(self._rig.accumulator, 1 << 20, 60_000, self._used)
+
+    def _view_of(self, topic: str, timeout_s: float) -> ClusterView:
+        return self.view
+
+    def choose(self, topic: str = "orders") -> int:
+        arguments: list[Any] = []
+
+        def accept(*given: Any) -> Any:
+            arguments[:] = given
+
+        self._serialize(ProducerRecord(topic, "value", "key"), accept)
+        return int(arguments[4])
+
+
 def choose(value: Any, topic: str = "orders", key: bytes | None = b"k") -> int:
     partitioner = resolve_partitioner(value)
     assert isinstance(partitioner, CustomPartitioner)
-    return partitioner.choose(topic, "key", key, "value", b"v", CLUSTER)
+    return Chooser(partitioner, key).choose(topic)
 
 
 def returning(answer: Any) -> Callable[..., Any]:
@@ -222,8 +249,9 @@ def test_a_callable_gets_sorted_partitions_of_an_unsorted_set() -> None:
 
 def test_a_callable_gets_an_empty_list_if_no_partition_is_available() -> None:
     leaderless = view_of({"orders": dict.fromkeys(range(5), -1)})
-    partitioner = CustomPartitioner(lambda key, everything, available: 3 if available == [] else 0)
-    assert partitioner.choose("orders", None, None, None, None, leaderless) == 3
+    chooser = Chooser(CustomPartitioner(lambda key, everything, available: 3 if available == [] else 0))
+    chooser.view = leaderless
+    assert chooser.choose() == 3
 
 
 def test_a_callable_without_a_signature_is_accepted() -> None:
@@ -254,8 +282,9 @@ def test_a_class_is_instantiated_once() -> None:
 
     partitioner = resolve_partitioner(Counting)
     assert isinstance(partitioner, CustomPartitioner)
+    chooser = Chooser(partitioner)
     for _ in range(3):
-        assert partitioner.choose("orders", None, None, None, None, CLUSTER) == 2
+        assert chooser.choose() == 2
     assert created == [partitioner.target]
 
 
@@ -377,10 +406,10 @@ def test_a_partitioner_sees_the_current_leaders() -> None:
             )
             return next(led)
 
-    partitioner = CustomPartitioner(OnBroker)
-    assert partitioner.choose("orders", None, None, None, None, CLUSTER) == 1
-    moved = view_of({"orders": {**LEADERS["orders"], 1: -1}})
-    assert partitioner.choose("orders", None, None, None, None, moved) == 4
+    chooser = Chooser(CustomPartitioner(OnBroker))
+    assert chooser.choose() == 1
+    chooser.view = view_of({"orders": {**LEADERS["orders"], 1: -1}})
+    assert chooser.choose() == 4
 
 
 # --- the optional methods ---------------------------------------------------------------------------------
@@ -393,9 +422,10 @@ def test_on_new_batch_is_called_if_there_is_one() -> None:
         def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> None:
             calls.append((topic, cluster, prev_partition))
 
-    assert CustomPartitioner(Rotating()).on_new_batch("orders", CLUSTER, 3) is True
-    assert calls == [("orders", CLUSTER, 3)]
-    assert CustomPartitioner(Modern()).on_new_batch("orders", CLUSTER, 3) is False
+    assert Chooser(CustomPartitioner(Rotating())).choose() == 2
+    assert calls == []
+    assert Chooser(CustomPartitioner(Rotating()), None).choose() == 2
+    assert calls == [("orders", CLUSTER, 2)]
 
 
 def test_close_is_called_once_if_there_is_one() -> None:
@@ -446,10 +476,11 @@ class SixArguments:
 def test_the_cost_of_a_record_does_not_depend_on_the_partitions(target: Any) -> None:
     leaders = Counting(dict.fromkeys(range(5000), 1))
     view = ClusterView({1: BrokerMetadata(1, "b", 9092, None)}, {"t": TopicView(leaders, False)}, None, None)
-    custom = CustomPartitioner(target)
+    chooser = Chooser(CustomPartitioner(target))
+    chooser.view = view
     for _ in range(100):
         assert view.knows("t")
-        assert custom.choose("t", None, None, b"v", b"v", view) == 7
+        assert chooser.choose("t") == 7
     assert leaders.walks <= 3
 
 

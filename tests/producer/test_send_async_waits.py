@@ -24,7 +24,7 @@ def test_all_waits_of_one_call_share_max_block_ms() -> None:
     sent: Any = object()
 
     class Blocked:
-        _extension = None
+        _extensions = None
         config = SimpleNamespace(max_block_ms=60_000.0)
 
         def _send_at_once(self, *given: Any) -> Any:

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "security": ("base", "config", "errors", "user_thread"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
-    "callers": ("accumulator", "base", "errors", "futures", "records"),
+    "callers": ("accumulator", "base", "control", "errors", "futures", "records", "serializers", "structs"),
     "network": (
         "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "structs",
         "user_thread", "version",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cyproducer import errors
 from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
 from tools.harness.rig import Rig
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -181,7 +182,7 @@ def test_rows_without_a_partition_are_refused_with_a_custom_partitioner(rig: Rig
             return True
 
     path = Partitioned()
-    path._open_path(rig.accumulator, 1 << 20, 60_000, rig.path.send)
+    path._open_path(rig.accumulator, 1 << 20, 60_000, Extensions())
     with pytest.raises(ValueError, match="column 'p', row 0: is null, and a custom partitioner"):
         path.send_arrow("t", valued(p=column), partition="p")
     path.send_arrow("t", valued(p=pa.array([1.0, 0.0])), partition="p")

@@ -25,6 +25,7 @@ from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import ManualClock
 from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
 from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
 from cyproducer.control.idempotence import BatchFacts, Fate, Idempotence, Verdict
 from cyproducer.control.log_limit import LogLimit
@@ -218,7 +219,7 @@ class Rig:
         produce_version: int = 9,
         auto_connect: bool = True,
         receive_max: int = 1 << 20,
-        extension: Callable[..., RecordFuture] | None = None,
+        extensions: Extensions | None = None,
         completions: CompletionQueue | None = None,
         selector: selectors.BaseSelector | None = None,
         samples: int = 2,
@@ -264,7 +265,7 @@ class Rig:
         self.fates = NotedFates(delivery_timeout_ms, transactional_id is not None)
         self.sender.attach_control(self.control, self.fates)
         self.path = BulkPath()
-        self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)
+        self.path._open_path(self.accumulator, max_request_size, max_block_ms, extensions)
         self.produce_version = produce_version
         self.tls = tls
         self.auto_connect = auto_connect

@@ -1,0 +1,43 @@
+from libc.stdint cimport int32_t
+
+from cyproducer.futures.delivery cimport RecordFuture
+
+
+# The partitions of a topic, of one view of the cluster. Never changes.
+cdef class TopicPartitions:
+    cdef object view          # the ClusterView
+    cdef object everything    # SharedList
+    cdef object available     # SharedList
+    cdef int32_t count        # the partitions are 0 to count - 1; 0 if they are others
+
+
+cdef class Extensions:
+    cdef object key_serializer
+    cdef object value_serializer
+    cdef int key_form         # a Form
+    cdef int value_form
+    cdef readonly tuple interceptors
+    cdef tuple on_sends       # (interceptor, its method on_send)
+    cdef tuple on_acknowledgements
+    cdef readonly object custom   # CustomPartitioner or None
+    cdef object client        # has the current view
+    cdef object view          # of which `topics` holds the topics
+    cdef dict topics          # name -> TopicPartitions
+    cdef readonly bint accepts    # the producer's `_accept` gets the serialized records
+    cdef object last_followed     # the last Acknowledgement that was made
+    cdef bint serializes(self)
+    cdef object serialized_key(self, object topic, object headers, object data)
+    cdef object serialized_value(self, object topic, object headers, object data)
+    cdef object intercepted(self, object record)
+    cdef TopicPartitions partitions_of(self, object topic)
+    cdef TopicPartitions learn(self, str topic, object view)
+    cdef object ask(
+        self, TopicPartitions known, str topic, object key, object key_bytes, object value, object value_bytes
+    )
+    cdef int follow(self, RecordFuture future, object topic, object partition) except -1
+    cdef object acknowledge(self, object topic, object partition, object outcome)
+
+
+cdef object as_record(
+    object topic, object value, object key, object headers, object partition, object timestamp_ms
+)

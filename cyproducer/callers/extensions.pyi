@@ -1,0 +1,55 @@
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from typing_extensions import disjoint_base
+
+from cyproducer.control.cluster_view import ClusterView
+from cyproducer.control.partitioners import CustomPartitioner
+
+class HasView(Protocol):
+    @property
+    def view(self) -> ClusterView: ...
+
+@disjoint_base
+class TopicPartitions: ...
+
+@disjoint_base
+class Extensions:
+    """A producer's serializers, interceptors and custom partitioner. Thread-safe as far as they are."""
+
+    def __init__(
+        self,
+        *,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        interceptors: Iterable[Any] = (),
+        custom: CustomPartitioner | None = None,
+        accepts: bool = False,
+    ) -> None:
+        """
+        Args:
+            key_serializer: a callable, an object with ``serialize``, or None; so is ``value_serializer``.
+            interceptors: objects with ``on_send``, ``on_acknowledgement``, or both.
+            custom: the ``CustomPartitioner``, or None.
+            accepts: the producer's ``_accept`` gets each record, in place of the accumulator.
+        """
+    @property
+    def interceptors(self) -> tuple[Any, ...]: ...
+    @property
+    def custom(self) -> CustomPartitioner | None: ...
+    @property
+    def accepts(self) -> bool: ...
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to call."""
+    def use(self, client: HasView) -> None:
+        """Sets the client whose ``view`` has the partitions; again in a forked child."""
+
+@disjoint_base
+class Acknowledgement:
+    """Tells interceptors the outcome of records: a callback. One for all that agree in topic and partition.
+
+    ``partition``: that the record was sent with, or None.
+    """
+
+    def __call__(self, outcome: Any) -> None: ...

@@ -1,0 +1,231 @@
+"""What a program adds to ``send()``: serializers, interceptors and a custom partitioner.
+
+Owns calling them, and what happens if they raise. Does not own their order or the sending
+(``send_path``), or the rules for a partitioner's result (``control/partitioners``). Everything runs on the
+thread that calls ``send()``, except ``on_acknowledgement``, which runs as a callback of the record's future.
+
+An object's methods are looked up once, when the producer is made.
+"""
+
+from cpython.long cimport PyLong_CheckExact
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t
+
+from cyproducer.futures.delivery cimport RecordFuture, as_named
+from cyproducer.futures.invoke_callback cimport ON_BOTH
+
+import logging
+
+from cyproducer.serializers import ConfluentSerializer, SerializationContext
+from cyproducer.structs import ProducerRecord, RecordMetadata, TopicPartition
+
+cdef extern from "<Python.h>":
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+
+log = logging.getLogger("cyproducer")
+
+# How a serializer is called.
+cdef enum Form:
+    NONE = 0
+    FUNCTION = 1      # function(data)
+    METHOD = 2        # serializer.serialize(topic, headers, data), which may add to the headers
+    WITH_CONTEXT = 3  # confluent-kafka's: serializer(data, context)
+
+
+cdef tuple form_of(object serializer):
+    """The ``Form``, and what to call."""
+    if serializer is None:
+        return NONE, None
+    if type(serializer) is ConfluentSerializer:
+        return WITH_CONTEXT, serializer
+    if hasattr(serializer, "serialize"):
+        return METHOD, serializer.serialize
+    return FUNCTION, serializer
+
+
+cdef class TopicPartitions:
+    """The partitions of a topic, as one view of the cluster has them."""
+
+
+cdef class Extensions:
+    """A producer's serializers, interceptors and custom partitioner. Thread-safe as far as they are."""
+
+    def __init__(
+        self, *, key_serializer=None, value_serializer=None, interceptors=(), custom=None, bint accepts=False
+    ):
+        """
+        Args:
+            key_serializer: a callable, an object with ``serialize``, or None; so is ``value_serializer``.
+            interceptors: objects with ``on_send``, ``on_acknowledgement``, or both.
+            custom: the ``CustomPartitioner``, or None.
+            accepts: the producer's ``_accept`` gets each record, in place of the accumulator.
+        """
+        self.key_form, self.key_serializer = form_of(key_serializer)
+        self.value_form, self.value_serializer = form_of(value_serializer)
+        self.interceptors = tuple(interceptors)
+        self.on_sends = tuple([(i, i.on_send) for i in self.interceptors if hasattr(i, "on_send")])
+        self.on_acknowledgements = tuple(
+            [(i, i.on_acknowledgement) for i in self.interceptors if hasattr(i, "on_acknowledgement")]
+        )
+        self.custom = custom
+        self.accepts = accepts
+
+    def use(self, client):
+        """Sets the client whose ``view`` has the partitions; again in a forked child."""
+        self.client = client
+        self.view = None
+        self.topics = {}
+
+    @property
+    def needed(self):
+        """Whether there is anything to call."""
+        return bool(self.interceptors or self.custom is not None or self.accepts or self.serializes())
+
+    cdef bint serializes(self):
+        return self.key_form != NONE or self.value_form != NONE
+
+    # Serializers
+
+    cdef object serialized_key(self, object topic, object headers, object data):
+        try:
+            if self.key_form == FUNCTION:
+                return self.key_serializer(data)
+            if self.key_form == METHOD:
+                return self.key_serializer(topic, headers, data)
+            if self.key_form == WITH_CONTEXT:
+                return self.key_serializer.serializer(
+                    data, SerializationContext(topic, self.key_serializer.field, headers)
+                )
+            return data
+        except Exception as error:
+            raise noted(error, "key", data, topic)
+
+    cdef object serialized_value(self, object topic, object headers, object data):
+        try:
+            if self.value_form == FUNCTION:
+                return self.value_serializer(data)
+            if self.value_form == METHOD:
+                return self.value_serializer(topic, headers, data)
+            if self.value_form == WITH_CONTEXT:
+                return self.value_serializer.serializer(
+                    data, SerializationContext(topic, self.value_serializer.field, headers)
+                )
+            return data
+        except Exception as error:
+            raise noted(error, "value", data, topic)
+
+    # Interceptors
+
+    cdef object intercepted(self, object record):
+        """Returns the record as the interceptors changed it."""
+        for interceptor, on_send in self.on_sends:
+            try:
+                changed = on_send(record)
+                if not isinstance(changed, ProducerRecord):
+                    raise TypeError(f"on_send returned {changed!r}: it must return a ProducerRecord")
+                record = changed
+            except Exception:
+                log.exception("interceptor %r raised in on_send; the record goes on as it was", interceptor)
+        return record
+
+    cdef int follow(self, RecordFuture future, object topic, object partition) except -1:
+        """Makes the interceptors learn the outcome of a future."""
+        cdef Acknowledgement followed = self.last_followed
+        # Not the record itself: its value would stay in memory until the callback thread gets here.
+        if followed is None or followed.topic is not topic or followed.partition is not partition:
+            followed = Acknowledgement.__new__(Acknowledgement)
+            followed.extensions = self.on_acknowledgements
+            followed.topic = topic
+            followed.partition = partition
+            self.last_followed = followed
+        future._add(ON_BOTH, followed)
+        return 0
+
+    cdef object acknowledge(self, object topic, object partition, object outcome):
+        acknowledge(self.on_acknowledgements, topic, partition, outcome)
+
+    # The partitioner
+
+    cdef TopicPartitions partitions_of(self, object topic):
+        """The topic's partitions in the current view; None if it has to be waited for, or is no topic."""
+        cdef TopicPartitions known
+        if not PyUnicode_CheckExact(topic):
+            return None
+        known = self.topics.get(topic)
+        return known if known is not None and known.view is self.client.view else None
+
+    cdef TopicPartitions learn(self, str topic, object view):
+        """Keeps a topic's partitions until the view changes."""
+        cdef TopicPartitions known = TopicPartitions.__new__(TopicPartitions)
+        known.view = view
+        known.everything, known.available = view.partitions_in_order(topic)
+        if not known.everything:
+            # Raises, before the partitioner is asked to choose among none.
+            self.custom.checked(None, topic, view)
+        if known.everything == list(range(len(known.everything))):
+            known.count = <int32_t>len(known.everything)
+        if self.view is not view:
+            self.topics = {}
+            self.view = view
+        self.topics[topic] = known
+        return known
+
+    cdef object ask(
+        self, TopicPartitions known, str topic, object key, object key_bytes, object value, object value_bytes
+    ):
+        """The partition that the custom partitioner chooses."""
+        cdef int too_large = 0
+        cdef object answer
+        if self.custom.keyed is not None:
+            answer = self.custom.keyed(key_bytes, known.everything, known.available)
+        else:
+            answer = self.custom.ask(topic, key, key_bytes, value, value_bytes, known.view)
+        if PyLong_CheckExact(answer) and 0 <= PyLong_AsLongLongAndOverflow(answer, &too_large) < known.count:
+            return answer
+        return self.custom.checked(answer, topic, known.view)
+
+
+cdef class Acknowledgement:
+    """Tells interceptors the outcome of records: a callback. One for all that agree in topic and partition.
+
+    ``partition``: that the record was sent with, or None.
+    """
+
+    cdef tuple extensions
+    cdef object topic
+    cdef object partition
+
+    def __call__(self, outcome):
+        acknowledge(self.extensions, self.topic, self.partition, outcome)
+
+
+cdef object acknowledge(tuple on_acknowledgements, object topic, object partition, object outcome):
+    """Calls interceptors as Java calls ``onAcknowledgement``: metadata, and the error or None."""
+    error = None
+    metadata = outcome
+    if isinstance(outcome, BaseException):
+        error = outcome
+        number = -1 if partition is None else partition
+        place = TopicPartition(topic, number)
+        metadata = RecordMetadata(topic, number, place, -1, -1, None, -1, -1, -1)
+    for interceptor, on_acknowledgement in on_acknowledgements:
+        try:
+            on_acknowledgement(metadata, error)
+        except Exception:
+            log.exception("interceptor %r raised in on_acknowledgement", interceptor)
+
+
+cdef object as_record(
+    object topic, object value, object key, object headers, object partition, object timestamp_ms
+):
+    """A ``ProducerRecord``."""
+    return as_named(ProducerRecord, (topic, value, key, headers, partition, timestamp_ms))
+
+
+cdef object noted(object error, str what, object data, object topic):
+    """Adds to a serializer's exception what it was raised for."""
+    note = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
+    # A serializer may raise the same object again.
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return error
