@@ -100,13 +100,13 @@ async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> Rec
     """Implements ``KafkaProducer.send_async``."""
     if producer._extensions is None:
         try:
-            return await accepted(producer, record)
+            return await accepted(producer, record, extended=False)
         except Exception as error:
             producer._note_refused(error)
             raise
     record = producer._intercepted(record)
     try:
-        future = await accepted(producer, record)
+        future = await accepted(producer, record, extended=True)
     except BaseException as error:
         if isinstance(error, Exception):
             producer._note_refused(error)
@@ -115,8 +115,11 @@ async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> Rec
     return producer._follow(record, future)
 
 
-async def accepted(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
-    """Gets a record accepted, awaiting anything that is in the way."""
+async def accepted(producer: "KafkaProducer", record: "ProducerRecord", *, extended: bool) -> RecordFuture:
+    """Gets a record accepted, awaiting anything that is in the way.
+
+    ``extended``: the producer's serializers and its custom partitioner run before that.
+    """
     loop = asyncio.get_running_loop()
     deadline = monotonic_s() + producer.config.max_block_ms / 1000
     arguments: Arguments = (
@@ -134,7 +137,7 @@ async def accepted(producer: "KafkaProducer", record: "ProducerRecord") -> Recor
         return producer._send_at_once(*given, None)
 
     try:
-        if producer._extensions is None:
+        if not extended:
             return accept(*arguments)
         if producer._custom is not None and record.partition is None:
             client = producer._runtime.client

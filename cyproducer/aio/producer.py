@@ -348,7 +348,7 @@ class AIOKafkaProducer:
                 try:
                     records.append(producer._send_at_once(*record, None))
                 except WouldBlock:
-                    records.append(await accepted(producer, record, None))
+                    records.append(await accepted(producer, record, extended=False))
         except Exception as error:
             if isinstance(error, KafkaError):
                 error.accepted = len(records)

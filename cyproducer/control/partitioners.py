@@ -135,9 +135,9 @@ class CustomPartitioner:
             target = _instantiate(target)
         self.target: Final[Any] = target
         self.name: Final[str] = _qualified_name(target)
-        self.ask: Final[_Ask | None]
-        self.keyed: Final[_Keyed | None]
-        self.ask, self.keyed = _calls(target, self.name)
+        ask, keyed = _calls(target, self.name)
+        self.ask: Final[_Ask | None] = ask
+        self.keyed: Final[_Keyed | None] = keyed
         self.on_new_batch: Final[Any] = getattr(target, "on_new_batch", None)
         self._close: Any = getattr(target, "close", None)
 
