@@ -67,7 +67,8 @@ def link_packages(packages: Path, *names: str) -> None:
         if (found := importlib.util.find_spec(name)) is None:
             continue
         places = found.submodule_search_locations
-        place = Path(next(iter(places)) if places is not None else str(found.origin))
+        # six, once it is imported, is a module with an empty list of places.
+        place = Path(next(iter(places or ()), None) or str(found.origin))
         (packages / place.name).symlink_to(place)
         if (libraries := place.with_name(f"{name}.libs")).exists():
             (packages / libraries.name).symlink_to(libraries)
