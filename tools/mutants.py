@@ -1082,9 +1082,9 @@ MUTANTS = [
     ),
     Mutant(
         "refused-record-without-topic",
-        "cyproducer/producer.py",
-        "                topic = whole.topic\n",
-        "",
+        "cyproducer/callers/send_path.pyx",
+        "future = refused_future(str(topic), error, -1)",
+        'future = refused_future("", error, -1)',
         ("tests/producer/test_rare_arguments.py::test_a_record_that_send_all_refuses_fails_with_its_topic",),
     ),
     Mutant(
@@ -1110,9 +1110,9 @@ MUTANTS = [
     ),
     Mutant(
         "keyed-before-serializing",
-        "cyproducer/producer.py",
-        "            opens = key is None and self._opens",
-        "            opens = record.key is None and self._opens",
+        "cyproducer/callers/send_path.pyx",
+        "                and key_bytes is None\n",
+        "                and key is None\n",
         (
             "tests/producer/test_rare_arguments.py::test_a_key_that_is_serialized_to_nothing_is_none_for_the_partitioner",
         ),

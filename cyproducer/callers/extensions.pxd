@@ -3,6 +3,14 @@ from libc.stdint cimport int32_t
 from cyproducer.futures.delivery cimport RecordFuture
 
 
+# How a serializer is called.
+cdef enum Form:
+    NONE = 0
+    FUNCTION = 1      # function(data)
+    METHOD = 2        # serializer.serialize(topic, headers, data), which may add to the headers
+    WITH_CONTEXT = 3  # confluent-kafka's: serializer(data, context), which may add to the context's headers
+
+
 # The partitions of a topic, of one view of the cluster. Never changes.
 cdef class TopicPartitions:
     cdef object view          # the ClusterView
@@ -16,6 +24,7 @@ cdef class Extensions:
     cdef object value_serializer
     cdef int key_form         # a Form
     cdef int value_form
+    cdef bint reads_headers   # a serializer gets the headers
     cdef readonly tuple interceptors
     cdef tuple on_sends       # (interceptor, its method on_send)
     cdef tuple on_acknowledgements
@@ -25,7 +34,6 @@ cdef class Extensions:
     cdef dict topics          # name -> TopicPartitions
     cdef readonly bint accepts    # the producer's `_accept` gets the serialized records
     cdef object last_followed     # the last Acknowledgement that was made
-    cdef bint serializes(self)
     cdef object serialized_key(self, object topic, object headers, object data)
     cdef object serialized_value(self, object topic, object headers, object data)
     cdef object intercepted(self, object record)
@@ -41,3 +49,4 @@ cdef class Extensions:
 cdef object as_record(
     object topic, object value, object key, object headers, object partition, object timestamp_ms
 )
+cdef int note(object error, str what, object data, object topic) except -1

@@ -24,14 +24,6 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
-# How a serializer is called.
-cdef enum Form:
-    NONE = 0
-    FUNCTION = 1      # function(data)
-    METHOD = 2        # serializer.serialize(topic, headers, data), which may add to the headers
-    WITH_CONTEXT = 3  # confluent-kafka's: serializer(data, context)
-
-
 cdef tuple form_of(object serializer):
     """The ``Form``, and what to call."""
     if serializer is None:
@@ -63,6 +55,7 @@ cdef class Extensions:
         self.key_form, self.key_serializer = form_of(key_serializer)
         self.value_form, self.value_serializer = form_of(value_serializer)
         self.interceptors = tuple(interceptors)
+        self.reads_headers = self.key_form > FUNCTION or self.value_form > FUNCTION
         self.on_sends = tuple([(i, i.on_send) for i in self.interceptors if hasattr(i, "on_send")])
         self.on_acknowledgements = tuple(
             [(i, i.on_acknowledgement) for i in self.interceptors if hasattr(i, "on_acknowledgement")]
@@ -79,40 +72,16 @@ cdef class Extensions:
     @property
     def needed(self):
         """Whether there is anything to call."""
-        return bool(self.interceptors or self.custom is not None or self.accepts or self.serializes())
-
-    cdef bint serializes(self):
-        return self.key_form != NONE or self.value_form != NONE
+        serializes = self.key_form != NONE or self.value_form != NONE
+        return bool(serializes or self.interceptors or self.custom is not None or self.accepts)
 
     # Serializers
 
     cdef object serialized_key(self, object topic, object headers, object data):
-        try:
-            if self.key_form == FUNCTION:
-                return self.key_serializer(data)
-            if self.key_form == METHOD:
-                return self.key_serializer(topic, headers, data)
-            if self.key_form == WITH_CONTEXT:
-                return self.key_serializer.serializer(
-                    data, SerializationContext(topic, self.key_serializer.field, headers)
-                )
-            return data
-        except Exception as error:
-            raise noted(error, "key", data, topic)
+        return serialized(self.key_form, self.key_serializer, topic, headers, data)
 
     cdef object serialized_value(self, object topic, object headers, object data):
-        try:
-            if self.value_form == FUNCTION:
-                return self.value_serializer(data)
-            if self.value_form == METHOD:
-                return self.value_serializer(topic, headers, data)
-            if self.value_form == WITH_CONTEXT:
-                return self.value_serializer.serializer(
-                    data, SerializationContext(topic, self.value_serializer.field, headers)
-                )
-            return data
-        except Exception as error:
-            raise noted(error, "value", data, topic)
+        return serialized(self.value_form, self.value_serializer, topic, headers, data)
 
     # Interceptors
 
@@ -222,10 +191,18 @@ cdef object as_record(
     return as_named(ProducerRecord, (topic, value, key, headers, partition, timestamp_ms))
 
 
-cdef object noted(object error, str what, object data, object topic):
+cdef inline object serialized(int form, object serializer, object topic, object headers, object data):
+    if form == FUNCTION:
+        return serializer(data)
+    if form == METHOD:
+        return serializer(topic, headers, data)
+    return serializer.serializer(data, SerializationContext(topic, serializer.field, headers))
+
+
+cdef int note(object error, str what, object data, object topic) except -1:
     """Adds to a serializer's exception what it was raised for."""
-    note = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
+    text = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
     # A serializer may raise the same object again.
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-    return error
+    if text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
+    return 0

@@ -23,7 +23,7 @@ from cyproducer.accumulator.record_accumulator cimport (
     TOPIC_GONE,
     TOPIC_UNKNOWN,
 )
-from cyproducer.callers.extensions cimport Extensions, TopicPartitions, as_record
+from cyproducer.callers.extensions cimport NONE, Extensions, TopicPartitions, as_record, note
 from cyproducer.futures.delivery cimport CompletionList, refused_future
 from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
 from cyproducer.base.forks cimport borrowing, own_process, process
@@ -200,6 +200,13 @@ cdef str digits(object number):
     return int.__repr__(number) if bits < 1000 else f"an int of {bits} bits"
 
 
+# What a record has come to: which serializer has the word.
+cdef enum Stage:
+    KEY
+    VALUE
+    LATER
+
+
 class WouldBlock(Exception):
     """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
     (too many records already wait for it), or "partition" (the metadata must be refreshed)."""
@@ -310,13 +317,17 @@ cdef class SendPath:
         """``send()`` with interceptors, serializers or a custom partitioner."""
         cdef Extensions extensions = self.extensions
         cdef RecordFuture future
+        cdef int stage = LATER
         if extensions.on_sends:
             topic, value, key, headers, partition, timestamp_ms = extensions.intercepted(
                 as_record(topic, value, key, headers, partition, timestamp_ms)
             )
         try:
-            future = self._send_intercepted(topic, value, key, headers, partition, timestamp_ms, None)
+            future = self._send_intercepted(
+                topic, value, key, headers, partition, timestamp_ms, None, &stage
+            )
         except Exception as error:
+            note_stage(stage, error, topic, key, value)
             self._note_refused(error)
             extensions.acknowledge(topic, partition, error)
             raise
@@ -326,11 +337,13 @@ cdef class SendPath:
 
     cdef object _send_intercepted(
         self, object topic, object value, object key, object headers, object partition, object timestamp_ms,
-        object accept,
+        object accept, int* stage,
     ):
         """Serializes a record, chooses its partition if there is a custom partitioner, and sends it.
 
-        ``accept``: called with the arguments in place of sending, unless None.
+        ``accept``: called with the arguments in place of sending, unless None. ``stage``: set to the
+        ``Stage``, for the caller's handler of exceptions: one of its own for each step would cost a twentieth
+        of a record.
         """
         cdef Extensions extensions = self.extensions
         cdef TopicPartitions known
@@ -351,15 +364,21 @@ cdef class SendPath:
                     topic, value, key, None if headers is None else list(headers), partition, timestamp_ms
                 )
             # A copy: a serializer may add to it, and the caller's must not have that for the next record.
-            if headers or extensions.serializes():
-                headers = list(headers or ())
+            if headers:
+                headers = list(headers)
+            elif extensions.reads_headers:
+                headers = []
         elif extensions.accepts:
             record = as_record(topic, value, key, headers, partition, timestamp_ms)
         key_bytes = key
         value_bytes = value
-        if extensions.serializes():
+        if extensions.key_form != NONE:
+            stage[0] = KEY
             key_bytes = extensions.serialized_key(topic, headers, key)
+        if extensions.value_form != NONE:
+            stage[0] = VALUE
             value_bytes = extensions.serialized_value(topic, headers, value)
+        stage[0] = LATER
         if partition is None and extensions.custom is not None:
             known = extensions.partitions_of(topic)
             if known is None:
@@ -392,8 +411,15 @@ cdef class SendPath:
 
     def _serialize(self, record, accept):
         """Serializes a record, chooses its partition, and returns what ``accept`` makes of the arguments."""
+        cdef int stage = LATER
         topic, value, key, headers, partition, timestamp_ms = record
-        return self._send_intercepted(topic, value, key, headers, partition, timestamp_ms, accept)
+        try:
+            return self._send_intercepted(
+                topic, value, key, headers, partition, timestamp_ms, accept, &stage
+            )
+        except Exception as error:
+            note_stage(stage, error, topic, key, value)
+            raise
 
     def _follow(self, record, RecordFuture future not None):
         """Returns the future, after registering the interceptors for its outcome."""
@@ -735,6 +761,15 @@ cdef class SendPath:
             f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
             f"{acc.c.incomplete} unacknowledged batches and {acc.c.parked} records without metadata"
         )
+
+
+cdef int note_stage(int stage, object error, object topic, object key, object value) except -1:
+    """Adds a note to an exception that a serializer has raised."""
+    if stage == KEY:
+        note(error, "key", key, topic)
+    elif stage == VALUE:
+        note(error, "value", value, topic)
+    return 0
 
 
 cdef int64_t record_size(const RecordView* r) noexcept nogil:

@@ -25,6 +25,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
+from cyproducer.control.cluster_view import ClusterView, TopicView
+from cyproducer.control.partitioners import CustomPartitioner
 from tools.harness.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
 from tools.harness.rig import Rig
 
@@ -99,13 +102,14 @@ class Broker:
 class Workload:
     """A rig in its steady state. ``send`` and ``steps`` can be counted."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, extensions: Extensions | None = None) -> None:
         self.rig = Rig(
             {TOPIC: [1] * partitions},
             buffer_memory=256 << 20,
             batch_size=BATCH_SIZE,
             idempotent=True,
             produce_version=PRODUCE_VERSION,
+            extensions=extensions,
         )
         machine = self.rig.fates.idempotence
         assert machine.want()
@@ -150,6 +154,80 @@ def send(callgrind: Callgrind) -> Callable[[int], None]:
 
     run(records=20_000)
     return run
+
+
+# bytes.strip returns what it gets: the cheapest function.
+def extended(**given: Any) -> Callable[[Callgrind], Callable[[int], None]]:
+    """``send()`` with what ``Extensions`` takes; the callbacks of interceptors are counted, too."""
+
+    def prepare(callgrind: Callgrind) -> Callable[[int], None]:
+        work = Workload(PARTITIONS, Extensions(**given))
+
+        def run(records: int) -> None:
+            with callgrind.counted():
+                work.send(records)
+            work.steps()
+            with callgrind.counted():
+                work.rig.run_callbacks()
+
+        run(records=20_000)
+        return run
+
+    return prepare
+
+
+def callback(callgrind: Callgrind) -> Callable[[int], None]:
+    """``send()``, ``add_callback()`` with a function, and calling it."""
+    work = Workload(PARTITIONS)
+
+    def run(records: int) -> None:
+        send = work.rig.path.send
+        with callgrind.counted():
+            for _ in repeat(None, records):
+                send(TOPIC, VALUE).add_callback(id)
+        work.steps()
+        with callgrind.counted():
+            work.rig.run_callbacks()
+
+    run(records=20_000)
+    return run
+
+
+def partitioner(callgrind: Callgrind) -> Callable[[int], None]:
+    """``send()`` with a custom partitioner."""
+    path = Partitioned()
+    work = Workload(PARTITIONS)
+    extensions = Extensions(custom=CustomPartitioner(lambda key, every, available: every[0]))
+    extensions.use(path)
+    path._open_path(work.rig.accumulator, MAX_REQUEST_SIZE, MAX_BLOCK_MS, extensions)
+
+    def run(records: int) -> None:
+        with callgrind.counted():
+            for _ in repeat(None, records):
+                path.send(TOPIC, VALUE)
+        work.steps()
+
+    run(records=20_000)
+    return run
+
+
+class Partitioned(BulkPath[Any, Any]):
+    """A path that knows the cluster."""
+
+    view = ClusterView({}, {TOPIC: TopicView(dict.fromkeys(range(PARTITIONS), 1), False)}, None, None)
+
+    def _view_of(self, topic: str, timeout_s: float) -> ClusterView:
+        return self.view
+
+
+class Passive:
+    """An interceptor that does nothing."""
+
+    def on_send(self, record: Any) -> Any:
+        return record
+
+    def on_acknowledgement(self, metadata: Any, exception: BaseException | None) -> None:
+        return None
 
 
 def sender(callgrind: Callgrind) -> Callable[[int], None]:
@@ -205,6 +283,10 @@ def arrow_rows() -> Any:
 
 WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] = {
     "send": (send, 20_000),
+    "send, a serializer": (extended(value_serializer=bytes.strip), 20_000),
+    "send, a callback": (callback, 20_000),
+    "send, an interceptor": (extended(interceptors=[Passive()]), 20_000),
+    "send, a partitioner": (partitioner, 20_000),
     "sender": (sender, 40_000),
     "sender of single records": (sender_of_single_records, 2_000),
     "columnar": (columnar, 40_000),
