@@ -29,6 +29,10 @@ cdef class Extensions:
     cdef tuple on_sends       # (interceptor, its method on_send)
     cdef tuple on_acknowledgements
     cdef readonly object custom   # CustomPartitioner or None
+    # The attributes of `custom`: each lookup would cost a tenth of a record.
+    cdef object keyed
+    cdef object asked
+    cdef object on_new_batch
     cdef object client        # has the current view
     cdef object view          # of which `topics` holds the topics
     cdef dict topics          # name -> TopicPartitions

@@ -61,6 +61,10 @@ cdef class Extensions:
             [(i, i.on_acknowledgement) for i in self.interceptors if hasattr(i, "on_acknowledgement")]
         )
         self.custom = custom
+        if custom is not None:
+            self.keyed = custom.keyed
+            self.asked = custom.ask
+            self.on_new_batch = custom.on_new_batch
         self.accepts = accepts
 
     def use(self, client):
@@ -145,10 +149,10 @@ cdef class Extensions:
         """The partition that the custom partitioner chooses."""
         cdef int too_large = 0
         cdef object answer
-        if self.custom.keyed is not None:
-            answer = self.custom.keyed(key_bytes, known.everything, known.available)
+        if self.keyed is not None:
+            answer = self.keyed(key_bytes, known.everything, known.available)
         else:
-            answer = self.custom.ask(topic, key, key_bytes, value, value_bytes, known.view)
+            answer = self.asked(topic, key, key_bytes, value, value_bytes, known.view)
         if PyLong_CheckExact(answer) and 0 <= PyLong_AsLongLongAndOverflow(answer, &too_large) < known.count:
             return answer
         return self.custom.checked(answer, topic, known.view)

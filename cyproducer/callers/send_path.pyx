@@ -390,12 +390,12 @@ cdef class SendPath:
                     return refused_future(topic, error, -1)
             partition = extensions.ask(known, topic, key, key_bytes, value, value_bytes)
             if (
-                extensions.custom.on_new_batch is not None
+                extensions.on_new_batch is not None
                 and key_bytes is None
                 and self._opens_batch(topic, value_bytes, headers, partition)
             ):
                 # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
-                extensions.custom.on_new_batch(topic, known.view, partition)
+                extensions.on_new_batch(topic, known.view, partition)
                 partition = extensions.ask(known, topic, key, key_bytes, value, value_bytes)
         if accept is not None:
             return accept(topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
