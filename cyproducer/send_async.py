@@ -122,36 +122,24 @@ async def accepted(producer: "KafkaProducer", record: "ProducerRecord", *, exten
     """
     loop = asyncio.get_running_loop()
     deadline = monotonic_s() + producer.config.max_block_ms / 1000
-    arguments: Arguments = (
-        record.topic,
-        record.value,
-        record.key,
-        record.headers,
-        record.partition,
-        record.timestamp_ms,
-    )
-
-    def accept(*given: *Arguments) -> RecordFuture:
-        nonlocal arguments
-        arguments = given
-        return producer._send_at_once(*given, None)
-
-    try:
-        if not extended:
-            return accept(*arguments)
-        if producer._custom is not None and record.partition is None:
-            client = producer._runtime.client
-            if not client.view.knows(record.topic):
-                try:
-                    await loop.run_in_executor(
-                        None, client.wait_for_topic, record.topic, deadline - monotonic_s()
-                    )
-                except BrokerResponseError as error:
-                    producer._note_refused(error)
-                    return failed_future(record.topic, error)
-        return producer._serialize(record, accept)
-    except WouldBlock as blocked:
-        reason = blocked
+    arguments: Arguments = record
+    while True:
+        try:
+            if extended:
+                return producer._extended_at_once(record)
+            return producer._send_at_once(*arguments, None)
+        except WouldBlock as blocked:
+            reason = blocked
+        if reason.what != "topic":
+            break
+        try:
+            await loop.run_in_executor(
+                None, producer._view_of, record.topic, max(0.0, deadline - monotonic_s())
+            )
+        except BrokerResponseError as error:
+            producer._note_refused(error)
+            return failed_future(record.topic, error)
+    arguments = reason.arguments or arguments
     topic, partition = arguments[0], arguments[4]
     asked = False
     while True:

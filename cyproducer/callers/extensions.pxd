@@ -42,6 +42,7 @@ cdef class Extensions:
     cdef object serialized_value(self, object topic, object headers, object data)
     cdef object intercepted(self, object record)
     cdef TopicPartitions partitions_of(self, object topic)
+    cdef bint knows(self, object topic) except -1
     cdef TopicPartitions learn(self, str topic, object view)
     cdef object ask(
         self, TopicPartitions known, str topic, object key, object key_bytes, object value, object value_bytes

@@ -127,6 +127,10 @@ cdef class Extensions:
         known = self.topics.get(topic)
         return known if known is not None and known.view is self.client.view else None
 
+    cdef bint knows(self, object topic) except -1:
+        """Whether the topic's metadata need not be waited for."""
+        return self.client.view.knows(topic)
+
     cdef TopicPartitions learn(self, str topic, object view):
         """Keeps a topic's partitions until the view changes."""
         cdef TopicPartitions known = TopicPartitions.__new__(TopicPartitions)

@@ -29,7 +29,7 @@ cdef class SendPath:
     cdef RecordFuture _send_extended(self, object topic, object value, object key, object headers,
                                      object partition, object timestamp_ms)
     cdef object _send_intercepted(self, object topic, object value, object key, object headers,
-                                  object partition, object timestamp_ms, object accept,
+                                  object partition, object timestamp_ms, bint blocks,
                                   int* stage)
     cdef bint _opens_batch(self, object topic, object value, object headers, object partition) except -1
     cdef TopicInfo _topic(self, object name)

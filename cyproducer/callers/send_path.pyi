@@ -17,11 +17,15 @@ _V = TypeVar("_V", contravariant=True, default=Any)
 
 class WouldBlock(Exception):
     """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
-    (too many records already wait for it), or "partition" (the metadata must be refreshed).
+    (too many records already wait for it), "partition" (the metadata must be refreshed), or "topic" (a custom
+    partitioner needs its metadata).
+
+    ``arguments``: for ``_send_at_once``, if the record was serialized; else None.
     """
 
     what: str
     size: int
+    arguments: tuple[Any, Any, Any, Any, Any, Any] | None
     def __init__(self, what: str, size: int = 0) -> None: ...
 
 @disjoint_base
@@ -98,7 +102,7 @@ class SendPath(Generic[_K, _V]):
     @property
     def extensions(self) -> Extensions | None: ...
     def _intercepted(self, record: ProducerRecord) -> ProducerRecord: ...
-    def _serialize(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture: ...
+    def _extended_at_once(self, record: ProducerRecord) -> RecordFuture: ...
     def _follow(self, record: ProducerRecord, future: RecordFuture) -> RecordFuture: ...
     def _acknowledge(self, record: ProducerRecord, outcome: BaseException) -> None: ...
     def _accept(

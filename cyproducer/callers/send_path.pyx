@@ -209,12 +209,17 @@ cdef enum Stage:
 
 class WouldBlock(Exception):
     """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
-    (too many records already wait for it), or "partition" (the metadata must be refreshed)."""
+    (too many records already wait for it), "partition" (the metadata must be refreshed), or "topic" (a custom
+    partitioner needs its metadata).
+
+    ``arguments``: for ``_send_at_once``, if the record was serialized; else None.
+    """
 
     def __init__(self, what, size=0):
         super().__init__(what)
         self.what = what
         self.size = size
+        self.arguments = None
 
 
 cdef class SendPath:
@@ -324,7 +329,7 @@ cdef class SendPath:
             )
         try:
             future = self._send_intercepted(
-                topic, value, key, headers, partition, timestamp_ms, None, &stage
+                topic, value, key, headers, partition, timestamp_ms, True, &stage
             )
         except Exception as error:
             note_stage(stage, error, topic, key, value)
@@ -337,11 +342,11 @@ cdef class SendPath:
 
     cdef object _send_intercepted(
         self, object topic, object value, object key, object headers, object partition, object timestamp_ms,
-        object accept, int* stage,
+        bint blocks, int* stage,
     ):
         """Serializes a record, chooses its partition if there is a custom partitioner, and sends it.
 
-        ``accept``: called with the arguments in place of sending, unless None. ``stage``: set to the
+        ``blocks`` false: raises ``WouldBlock`` instead of waiting. ``stage``: set to the
         ``Stage``, for the caller's handler of exceptions: one of its own for each step would cost a twentieth
         of a record.
         """
@@ -370,6 +375,13 @@ cdef class SendPath:
                 headers = []
         elif extensions.accepts:
             record = as_record(topic, value, key, headers, partition, timestamp_ms)
+        if (
+            not blocks
+            and partition is None
+            and extensions.custom is not None
+            and not extensions.knows(topic)
+        ):
+            raise WouldBlock("topic")
         key_bytes = key
         value_bytes = value
         if extensions.key_form != NONE:
@@ -397,11 +409,15 @@ cdef class SendPath:
                 # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
                 extensions.on_new_batch(topic, known.view, partition)
                 partition = extensions.ask(known, topic, key, key_bytes, value, value_bytes)
-        if accept is not None:
-            return accept(topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
         if record is not None:
             return self._accept(record, topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
-        return self._send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms, None, True)
+        if blocks:
+            return self._send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms, None, True)
+        try:
+            return self._send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms, None, False)
+        except WouldBlock as blocked:
+            blocked.arguments = topic, value_bytes, key_bytes, headers, partition, timestamp_ms
+            raise
 
     # For tasks of asyncio, which await what send() waits for
 
@@ -409,13 +425,14 @@ cdef class SendPath:
         """Returns a ``ProducerRecord`` as the interceptors changed it."""
         return record if self.extensions is None else self.extensions.intercepted(record)
 
-    def _serialize(self, record, accept):
-        """Serializes a record, chooses its partition, and returns what ``accept`` makes of the arguments."""
+    def _extended_at_once(self, record):
+        """Serializes an intercepted record, chooses its partition and sends it; raises ``WouldBlock`` instead
+        of waiting."""
         cdef int stage = LATER
         topic, value, key, headers, partition, timestamp_ms = record
         try:
             return self._send_intercepted(
-                topic, value, key, headers, partition, timestamp_ms, accept, &stage
+                topic, value, key, headers, partition, timestamp_ms, False, &stage
             )
         except Exception as error:
             note_stage(stage, error, topic, key, value)

@@ -18,6 +18,7 @@ from cyproducer.control.partitioners import (
     resolve_partitioner,
 )
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.records.hashing import partition_for_key
 from cyproducer.structs import ProducerRecord
 from tools.harness.rig import Rig
@@ -41,21 +42,22 @@ class Chooser(BulkPath[Any, Any]):
     def __init__(self, custom: CustomPartitioner, key: bytes | None = b"k") -> None:
         self._rig = Rig({})
         self.view = CLUSTER
-        self._used = Extensions(custom=custom, key_serializer=lambda _: key, value_serializer=lambda _: b"v")
-        self._used.use(self)
-        self._open_path(self._rig.accumulator, 1 << 20, 60_000, self._used)
+        used = Extensions(
+            custom=custom, key_serializer=lambda _: key, value_serializer=lambda _: b"v", accepts=True
+        )
+        used.use(self)
+        self._open_path(self._rig.accumulator, 1 << 20, 60_000, used)
 
     def _view_of(self, topic: str, timeout_s: float) -> ClusterView:
         return self.view
 
+    def _accept(self, record: ProducerRecord, *given: Any) -> RecordFuture:
+        self.chosen = given[4]
+        return failed_future(record.topic, KafkaConfigurationError("not sent"))
+
     def choose(self, topic: str = "orders") -> int:
-        arguments: list[Any] = []
-
-        def accept(*given: Any) -> Any:
-            arguments[:] = given
-
-        self._serialize(ProducerRecord(topic, "value", "key"), accept)
-        return int(arguments[4])
+        self.send(topic, "value", "key")
+        return int(self.chosen)
 
 
 def choose(value: Any, topic: str = "orders", key: bytes | None = b"k") -> int:
