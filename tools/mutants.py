@@ -1538,9 +1538,8 @@ MUTANTS = [
     Mutant(
         "refused-topic-raises",
         "cyproducer/send_async.py",
-        "                except BrokerResponseError as error:\n"
-        "                    producer._note_refused(error)",
-        "                except KeyError as error:\n                    producer._note_refused(error)",
+        "        except BrokerResponseError as error:\n            producer._note_refused(error)",
+        "        except KeyError as error:\n            producer._note_refused(error)",
         (
             "tests/producer/test_send_async_waits.py::test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future",
         ),
@@ -2283,9 +2282,9 @@ MUTANTS = [
     ),
     Mutant(
         "a-brokers-error-from-send",
-        "cyproducer/aio/producer.py",
-        "        if record.failed() and record.partition is None:\n",
-        "        if record.failed():\n",
+        "cyproducer/aio/sends.pyx",
+        "    if record._state() == FAILED and (record.delivery == NULL or record.delivery.partition < 0):\n",
+        "    if record._state() == FAILED:\n",
         ("tests/aio/test_producer.py::test_the_future_has_the_errors_of_brokers_however_fast_they_are",),
     ),
     Mutant(

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cyproducer.aio.batch import BatchBuilder
+from cyproducer.aio.sends import follow, send_at_once
 from cyproducer.aio.structs import RecordMetadata
 from cyproducer.aio.transaction import TransactionContext
 from cyproducer.callers.send_path import WouldBlock
@@ -240,25 +241,13 @@ class AIOKafkaProducer:
         if headers is not None and not isinstance(headers, list | Mapping):
             # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
             pairs = list(headers) if isinstance(headers, Iterable) else headers
-        record = None
+        outcomes = self._outcomes_here()
         if producer._extensions is None:
             # send_async() would do the same, through three more coroutines.
-            try:
-                record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)
-            except WouldBlock:
-                record = None
-            except Exception as refusal:
-                producer._note_refused(refusal)
-                raise
-        if record is None:
-            record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
-        # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
-        # future, as if it came later.
-        if record.failed() and record.partition is None:
-            error = record.exception
-            assert error is not None
-            raise error
-        return self._followed(record)
+            future = send_at_once(producer, outcomes, topic, value, key, pairs, partition, timestamp_ms)
+            if future is not None:
+                return future
+        return follow(outcomes, await producer.send_async(topic, value, key, pairs, partition, timestamp_ms))
 
     async def send_and_wait(
         self,
@@ -272,7 +261,8 @@ class AIOKafkaProducer:
         """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
-    def _followed(self, record: RecordFuture) -> "asyncio.Future[RecordMetadata | None]":
+    def _outcomes_here(self) -> LoopOutcomes:
+        """The outcomes for the running loop."""
         loop = asyncio.get_running_loop()
         outcomes = self._latest
         if outcomes is None or not outcomes.serves(loop):
@@ -281,7 +271,7 @@ class AIOKafkaProducer:
                 outcomes = LoopOutcomes(loop, RecordMetadata, self._config.acks == 0)
                 self._outcomes[loop] = outcomes
             self._latest = outcomes
-        return outcomes.follow(record)
+        return outcomes
 
     async def flush(self) -> None:
         """Waits until every record accepted before the call is acknowledged or failed, and its future is set.
@@ -375,15 +365,16 @@ class AIOKafkaProducer:
 
     async def _whole(self, records: list[RecordFuture]) -> RecordMetadata | None:
         """The outcome of a batch."""
+        outcomes = self._outcomes_here()
         for record in records:
             if not record.done():
                 # Asked for below, so that the others are waited for, too.
                 with suppress(Exception):
-                    await self._followed(record)
+                    await outcomes.follow(record)
         for record in records:
             if record.failed():
-                await self._followed(record)
-        return await self._followed(records[0]) if records else None
+                await outcomes.follow(record)
+        return await outcomes.follow(records[0]) if records else None
 
     # Transactions
 

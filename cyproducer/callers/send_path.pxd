@@ -20,7 +20,7 @@ cdef class SendPath:
     cdef bint plain                 # the user configured no serializer, interceptor or partitioner
     cdef int64_t max_request_size
     cdef int64_t max_block_ns
-    cdef readonly Extensions extensions    # None if plain
+    cdef Extensions extensions    # None if plain
     cdef object on_refused          # called with the error of each record that a transaction lacks; or None
     cdef public bint may_be_empty   # a record may have neither a key nor a value
 

@@ -98,6 +98,7 @@ cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
 cdef object as_named(type kind, tuple fields)
+cdef object place_of(object topic, int32_t partition)
 cdef object record_metadata(
     const Delivery* d,
     object place,

@@ -363,6 +363,17 @@ cdef object as_named(type kind, tuple fields):
     return named
 
 
+cdef object place_of(object topic, int32_t partition):
+    """A ``TopicPartition``. Records of a batch, whose outcomes are read one after the other, share one."""
+    global last_place, last_partition
+    cdef object place = last_place
+    if last_partition != partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>topic:
+        place = as_named(TopicPartition, (topic, partition))
+        last_place = place
+        last_partition = partition
+    return place
+
+
 cdef inline void give(object named, Py_ssize_t i, object field):
     Py_INCREF(field)
     PyTuple_SET_ITEM(named, i, field)
@@ -492,14 +503,8 @@ cdef class RecordFuture:
         return <object>self.delivery.error
 
     cdef object _metadata(self):
-        global last_place, last_partition
         cdef Delivery* d = self.delivery
-        cdef object place = last_place
-        # The records of a batch, whose callbacks run one after the other, share one.
-        if last_partition != d.partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>self.topic:
-            place = as_named(TopicPartition, (self.topic, d.partition))
-            last_place = place
-            last_partition = d.partition
+        cdef object place = place_of(self.topic, d.partition)
         return record_metadata(
             d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
         )

@@ -31,21 +31,14 @@ from cyproducer.futures.delivery cimport (
     delivery_ref,
     delivery_unref,
     fresh,
+    place_of,
 )
-
-from cyproducer.structs import TopicPartition
 
 log = logging.getLogger("cyproducer")
 
 
 cdef class Group:
     """The futures of one loop that follow records of one batch. A callback of its first record."""
-
-    cdef LoopOutcomes outcomes
-    cdef list records
-    cdef list futures
-    # Held, so that its address means no other batch meanwhile.
-    cdef Delivery* delivery
 
     def __dealloc__(self):
         if self.delivery != NULL:
@@ -60,14 +53,6 @@ cdef class LoopOutcomes:
 
     ``follow`` is for the loop's thread. Refers to the loop weakly, so that a map from loops may hold it.
     """
-
-    cdef object loop
-    cdef object kind
-    cdef bint without_metadata
-    cdef dict groups
-    cdef object arrived
-    cdef bint woken
-    cdef object __weakref__
 
     def __init__(self, loop, kind=None, bint without_metadata=False):
         """
@@ -92,6 +77,9 @@ cdef class LoopOutcomes:
 
         Raises ``IllegalStateError`` in a forked child, for a record that the parent sent.
         """
+        return self._follow(record)
+
+    cdef object _follow(self, RecordFuture record):
         cdef object future = self.loop().create_future()
         self._join(record, future)
         return future
@@ -146,15 +134,16 @@ cdef class LoopOutcomes:
     def _deliver(self):
         """Sets the futures of all groups that have arrived. Runs on the loop's thread."""
         cdef Group group
-        cdef RecordFuture record
+        cdef Py_ssize_t i
         self.woken = False
         while self.arrived:
             group = self.arrived.popleft()
             self.groups.pop(<uintptr_t>group.delivery, None)
-            for record, future in zip(group.records, group.futures):
+            for i in range(len(group.futures)):
+                future = group.futures[i]
                 # Not always done: a batch that was divided completes in parts.
                 if not future.done():
-                    self._join(record, future)
+                    self._join(<RecordFuture>group.records[i], future)
 
     cdef int _set(self, RecordFuture record, object future) except -1:
         cdef Delivery* d
@@ -172,7 +161,7 @@ cdef class LoopOutcomes:
                     (
                         record.topic,
                         d.partition,
-                        as_named(TopicPartition, (record.topic, d.partition)),
+                        place_of(record.topic, d.partition),
                         d.base_offset + record.index if d.base_offset >= 0 else -1,
                         d.log_append_ms if d.log_append_ms >= 0 else record.timestamp_ms,
                         1 if d.log_append_ms >= 0 else 0,

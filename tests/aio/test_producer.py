@@ -13,6 +13,7 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, RecordMetadata, TopicPartition, errors
+from cyproducer.aio.sends import follow
 from cyproducer.structs import TopicPartition as Place
 from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
 from tests.network.producing import WAIT_S
@@ -126,8 +127,7 @@ def test_the_future_has_the_errors_of_brokers_however_fast_they_are(cluster: Scr
             inner: Any = producer._producer
             refused = inner.send("orders", b"v", partition=0)
             await runs_on(refused.done)
-            inner._send_at_once = lambda *_: refused
-            future = await producer.send("orders", b"v", partition=0)
+            future = follow(producer._outcomes_here(), refused)
             assert isinstance(future.exception(), errors.TopicAuthorizationFailedError)
 
     cluster.act(PRODUCE, Act(error=DENIED))

@@ -70,8 +70,7 @@ class Model:
             legal_topic(record.topic)
             partition = self._choose(record, key, value)
             hook = getattr(self._partitioner, "on_new_batch", None)
-            keyless = key is None and hook is not None
-            if keyless and self._opens_batch(record.topic, partition, value, headers):
+            if hook and key is None and self._opens_batch(record.topic, partition, value, headers):
                 hook(record.topic, self._view, partition)
                 partition = self._choose(record, key, value)
         path: BulkPath = self._rig.path

@@ -1,0 +1,23 @@
+from cyproducer.futures.delivery cimport Delivery, RecordFuture
+
+
+cdef class Group:
+    cdef LoopOutcomes outcomes
+    cdef list records
+    cdef list futures
+    # Held, so that its address means no other batch meanwhile.
+    cdef Delivery* delivery
+
+
+cdef class LoopOutcomes:
+    cdef object loop              # a weak reference
+    cdef object kind
+    cdef bint without_metadata
+    cdef dict groups              # address of a Delivery -> Group
+    cdef object arrived
+    cdef bint woken
+    cdef object __weakref__
+    cdef object _follow(self, RecordFuture record)
+    cdef int _join(self, RecordFuture record, object future) except -1
+    cdef int arrive(self, Group group) except -1
+    cdef int _set(self, RecordFuture record, object future) except -1
