@@ -632,11 +632,21 @@ cdef class RecordFuture:
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
         cdef bint others
+        cdef object before
+        cdef object after
         if self._state() == PENDING:
             self._refuse_foreign()
-        # The callback thread runs it after the others: flush() would not wait for a callback that runs here.
-        others = any_callbacks(self.callbacks)
-        self.callbacks = with_callback(self.callbacks, kind, function)
+        while True:
+            before = self.callbacks
+            # The callback thread runs it after the others: flush() would not wait for a callback that runs
+            # here.
+            others = any_callbacks(before)
+            after = with_callback(before, kind, function)
+            # An allocation may run the garbage collector, and so other threads: the callback thread may have
+            # taken a single callback meanwhile, which would come back here and run twice.
+            if self.callbacks is before:
+                self.callbacks = after
+                break
         while self._state() == PENDING:
             d = self.delivery
             if self.listed == NULL and not list_callback(d, self):
