@@ -14,7 +14,8 @@ cdef class BulkPath(SendPath):
         object timestamp,
     )
     cdef BulkFuture _send_many(
-        self, object topic, object values, object keys, object partition, object timestamp_ms
+        self, object topic, object values, object keys, object headers, object partition,
+        object timestamp_ms,
     )
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given)
     cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given)

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from typing_extensions import Buffer, TypeVar, disjoint_base
@@ -8,6 +8,7 @@ from cyproducer.futures.bulk_future import BulkFuture
 
 _K = TypeVar("_K", contravariant=True, default=Any)
 _V = TypeVar("_V", contravariant=True, default=Any)
+_Headers = Sequence[tuple[str, Buffer | None]]
 
 @disjoint_base
 class BulkPath(SendPath[_K, _V]):
@@ -47,18 +48,24 @@ class BulkPath(SendPath[_K, _V]):
     def send_many(
         self,
         topic: str,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None = None,
+        values: Sequence[_V | None],
+        keys: Sequence[_K | None] | None = None,
         *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        headers: _Headers | Sequence[_Headers | None] | None = None,
+        partition: int | Iterable[int | None] | None = None,
+        timestamp_ms: int | Iterable[int | None] | None = None,
     ) -> BulkFuture:
         """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
 
-        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None; errors
-        name items by their index. Other threads run meanwhile: a list that they change is read as by a
-        ``for`` loop. ``partition``, ``timestamp_ms``: for all records. See ``send_arrow`` for the rest,
-        including errors.
+        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None, or of
+        what the producer's serializers take; errors name items by their index. Other threads run meanwhile: a
+        list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
+        for all records, or a sequence with such a list or None for each. ``partition``: an int for all
+        records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
+        a sequence of int or None (now). See ``send_arrow`` for the rest, including errors.
         """
+    def _send_many_serialized(
+        self, topic: Any, values: Any, keys: Any, headers: Any, partition: Any, timestamp_ms: Any
+    ) -> BulkFuture: ...
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool: ...
     def _wait_for_topic(self, name: str, timeout_s: float) -> object: ...

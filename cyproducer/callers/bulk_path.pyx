@@ -6,6 +6,7 @@ over rows (``bulk_append``) or the future (``bulk_future``). Runs on the calling
 most of the time, and taken again a few times per megabyte.
 """
 
+from cpython.long cimport PyLong_Check
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -37,6 +38,8 @@ from cyproducer.base.sync cimport (
 from cyproducer.futures.waiting cimport refuse_on_sender
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row, let_go_of
+
+from collections.abc import Iterable
 
 from cyproducer.errors import (
     BufferExhaustedError,
@@ -86,21 +89,34 @@ cdef class BulkPath(SendPath):
             self._note_refused(error)
             raise
 
-    def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
+    def send_many(
+        self, topic, values, keys=None, *, headers=None, partition=None, timestamp_ms=None
+    ):
         """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
 
-        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None; errors
-        name items by their index. Other threads run meanwhile: a list that they change is read as by a
-        ``for`` loop. ``partition``, ``timestamp_ms``: for all records. See ``send_arrow`` for the rest,
-        including errors.
+        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None, or of
+        what the producer's serializers take; errors name items by their index. Other threads run meanwhile: a
+        list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
+        for all records, or a sequence with such a list or None for each. ``partition``: an int for all
+        records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
+        a sequence of int or None (now). See ``send_arrow`` for the rest, including errors.
         """
         try:
-            return self._send_many(topic, values, keys, partition, timestamp_ms)
+            if self.extensions is not None:
+                if self.accumulator is None or self.accumulator.c.closed:
+                    # Serializers may not be usable after close().
+                    self._before_bulk("send_many", False, False)
+                values, keys, headers = self.extensions.serialized_rows(topic, values, keys, headers)
+            return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
         except Exception as error:
             self._note_refused(error)
             raise
 
     # For subclasses
+
+    def _send_many_serialized(self, topic, values, keys, headers, partition, timestamp_ms):
+        """The part of ``send_many()`` after serializers."""
+        return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
 
     def _before_bulk(self, str method, bint keyed, bint valued):
         """Raises if the producer is closed or its configuration does not allow bulk calls.
@@ -139,7 +155,8 @@ cdef class BulkPath(SendPath):
         return self._pinned(state, source, given and wanted < 0)
 
     cdef BulkFuture _send_many(
-        self, object topic, object values, object keys, object partition, object timestamp_ms
+        self, object topic, object values, object keys, object headers, object partition,
+        object timestamp_ms,
     ):
         cdef RowSource source
         cdef TopicInfo state = topic_of(self, topic)
@@ -148,12 +165,17 @@ cdef class BulkPath(SendPath):
         cdef BulkFuture future
         cdef int64_t at_ms = -1
         if not self.plain or self.accumulator.c.closed:
-            given = self._before_bulk("send_many", keys is not None, True)
-        if partition is not None:
+            given = self._before_bulk("send_many", False, False)
+        # Numbers and text, which is no sequence of numbers, are for all records.
+        if partition is not None and (PyLong_Check(partition) or not isinstance(partition, Iterable)):
             wanted = wanted_partition(partition)
-        if timestamp_ms is not None:
+            partition = None
+        if timestamp_ms is not None and (
+            PyLong_Check(timestamp_ms) or not isinstance(timestamp_ms, Iterable)
+        ):
             at_ms = given_timestamp(timestamp_ms, "timestamp_ms")
-        source = from_sequences(values, keys)
+            timestamp_ms = None
+        source = from_sequences(values, keys, headers, partition, timestamp_ms)
         source.partition = wanted
         source.timestamp_ms = at_ms
         future = self._pinned(state, source, given and wanted < 0)

@@ -5,14 +5,10 @@ not own calling serializers, interceptors and custom partitioners (``extensions`
 the calling thread, with the GIL, which is released only while waiting.
 """
 
-from cpython.buffer cimport PyBuffer_Release
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_Check
-from cpython.sequence cimport PySequence_GetItem
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
+from libc.stdlib cimport free
 
 from cyproducer.accumulator.record_accumulator cimport (
     APPENDED,
@@ -39,8 +35,8 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.futures.waiting cimport refuse_on_sender
+from cyproducer.records.borrowed cimport Held, HeaderBytes, append_headers, hold, let_go
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
-from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
 
 from collections.abc import Mapping
@@ -57,117 +53,10 @@ from cyproducer.records.topic_names import legal_topic
 from cyproducer.structs import ProducerRecord
 
 cdef extern from "<Python.h>":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 # Source: Apache Kafka's rule for topic names (at most 249 of these characters).
 cdef uint8_t NO_HEADERS = 0
-
-
-# The caller's bytes, borrowed while they are copied.
-cdef struct Held:
-    const uint8_t* data
-    int64_t size
-    Py_buffer view
-    bint viewed
-
-
-cdef int hold(object data, Held* held, str what) except -1:
-    """Borrows the bytes of any contiguous buffer; the size of None is -1.
-
-    For an exact ``bytes`` only the pointer is taken: the caller keeps ``data`` alive until it is copied.
-    """
-    held.viewed = False
-    held.data = NULL
-    if data is None:
-        held.size = -1
-    elif PyBytes_CheckExact(data):
-        held.data = <const uint8_t*>PyBytes_AS_STRING(data)
-        held.size = PyBytes_GET_SIZE(data)
-    else:
-        advice = ""
-        if what in ("key", "value"):
-            advice = f"; set {what}_serializer for other types"
-        take_buffer(data, &held.view, what, advice)
-        held.viewed = True
-        held.data = <const uint8_t*>held.view.buf
-        held.size = held.view.len
-    return 0
-
-
-cdef inline void let_go(Held* held) noexcept:
-    if held.viewed:
-        PyBuffer_Release(&held.view)
-
-
-cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) except NULL:
-    """Encodes a list of (str, bytes or None) as in a record, count first; the caller frees the result.
-
-    ``payload`` is set to the number of bytes of names and values alone, for the record's metadata.
-    """
-    cdef int64_t room = 256
-    cdef uint8_t* start = <uint8_t*>malloc(room)
-    cdef uint8_t* grown
-    cdef int64_t used
-    cdef Py_ssize_t name_size
-    cdef const char* name
-    cdef Held value
-    cdef tuple pairs
-    # A header's own __getitem__ may create the objects: these references keep them alive until the copy.
-    cdef object text
-    cdef object data
-    if start == NULL:
-        raise MemoryError("no memory for headers")
-    payload[0] = 0
-    try:
-        # It would be read as its keys.
-        if isinstance(headers, dict):
-            raise TypeError(
-                "headers: must be a list of (str, bytes or None) pairs, not dict: give its items()"
-            )
-        try:
-            # A copy: the count is written first, and the caller's list may change meanwhile.
-            pairs = tuple(headers)
-        except TypeError as error:
-            raise TypeError(
-                f"headers: must be a list of (str, bytes or None) pairs, not {type(headers).__name__}"
-            ) from error
-        used = put_varint(start, len(pairs)) - start
-        for header in pairs:
-            if not isinstance(header, (tuple, list)) or len(header) != 2:
-                raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
-            # With bounds checks: code that runs for one item may change the list before the next is read.
-            text = PySequence_GetItem(header, 0)
-            data = PySequence_GetItem(header, 1)
-            if not PyUnicode_Check(text):
-                raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
-            try:
-                name = PyUnicode_AsUTF8AndSize(text, &name_size)
-            except UnicodeEncodeError as error:
-                raise ValueError(f"headers: the name {text!r} can't be encoded as UTF-8") from error
-            hold(data, &value, "the value of a header")
-            try:
-                if used + 20 + name_size + max(value.size, 0) > room:
-                    room = 2 * room + 20 + name_size + max(value.size, 0)
-                    grown = <uint8_t*>realloc(start, room)
-                    if grown == NULL:
-                        raise MemoryError("no memory for headers")
-                    start = grown
-                used = put_varint(start + used, name_size) - start
-                memcpy(start + used, name, name_size)
-                used += name_size
-                used = put_varint(start + used, value.size) - start
-                if value.size > 0:
-                    memcpy(start + used, value.data, value.size)
-                    used += value.size
-                payload[0] += name_size + max(value.size, 0)
-            finally:
-                let_go(&value)
-    except BaseException:
-        free(start)
-        raise
-    size[0] = used
-    return start
 
 
 cdef int32_t wanted_partition(object partition) except -1:
@@ -484,10 +373,16 @@ cdef class SendPath:
     cdef bint _opens_batch(self, object topic, object value, object headers, object partition) except -1:
         """Whether a record without a key would start a new batch in its partition (KIP-480)."""
         cdef Held held
+        cdef HeaderBytes encoded
         cdef int64_t headers_size = 1
-        cdef int64_t payload
         if headers:
-            free(encode_headers(headers, &headers_size, &payload))
+            encoded.start = NULL
+            encoded.used = encoded.room = 0
+            try:
+                append_headers(headers, &encoded)
+                headers_size = encoded.used
+            finally:
+                free(encoded.start)
         hold(value, &held, "value")
         let_go(&held)
         return self.accumulator.opens_batch(
@@ -523,7 +418,7 @@ cdef class SendPath:
         cdef Held held_value
         cdef Appended out
         cdef RecordFuture future
-        cdef uint8_t* encoded = NULL
+        cdef HeaderBytes encoded
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
         if value is None and key is None and not self.may_be_empty:
@@ -538,10 +433,13 @@ cdef class SendPath:
             r.timestamp_ms = given_timestamp(timestamp_ms, "timestamp_ms")
         held_key.viewed = False
         held_value.viewed = False
+        encoded.start = NULL
         try:
             if headers:
-                encoded = encode_headers(headers, &r.headers_size, &headers_payload)
-                r.headers = encoded
+                encoded.used = encoded.room = 0
+                headers_payload = append_headers(headers, &encoded)
+                r.headers = encoded.start
+                r.headers_size = encoded.used
             hold(value, &held_value, "value")
             hold(key, &held_key, "key")
             r.key = held_key.data
@@ -557,8 +455,8 @@ cdef class SendPath:
         finally:
             let_go(&held_value)
             let_go(&held_key)
-            if encoded != NULL:
-                free(encoded)
+            if encoded.start != NULL:
+                free(encoded.start)
         future = RecordFuture.__new__(RecordFuture)
         future.delivery = out.delivery
         future.index = out.index

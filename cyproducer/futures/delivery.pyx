@@ -22,7 +22,7 @@ import logging
 
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdlib cimport calloc, free
 
 cimport cython
@@ -67,11 +67,9 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
     unsigned long PyThread_get_thread_ident() nogil
-    object PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items)
 
 log = logging.getLogger("cyproducer")
 
-cdef PyTypeObject* METADATA = <PyTypeObject*>RecordMetadata
 # The last place that metadata was made for. The GIL guards both.
 cdef object last_place = (None, None)
 cdef int32_t last_partition = -1
@@ -356,11 +354,8 @@ cdef void unlock_forwards() noexcept nogil:
 
 cdef object as_named(type kind, tuple fields):
     """A named tuple of type ``kind``, made without its constructor, which is a Python function."""
-    cdef Py_ssize_t i
-    cdef object named = PyType_GenericAlloc(<PyTypeObject*>kind, len(fields))
-    for i in range(len(fields)):
-        give(named, i, fields[i])
-    return named
+    cdef tuple arguments = (fields,)
+    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
 
 
 cdef object place_of(object topic, int32_t partition):
@@ -372,11 +367,6 @@ cdef object place_of(object topic, int32_t partition):
         last_place = place
         last_partition = partition
     return place
-
-
-cdef inline void give(object named, Py_ssize_t i, object field):
-    Py_INCREF(field)
-    PyTuple_SET_ITEM(named, i, field)
 
 
 cdef object record_metadata(
@@ -392,23 +382,21 @@ cdef object record_metadata(
 
     ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
     """
-    cdef object offset = d.base_offset + index if d.base_offset >= 0 else -1
-    cdef object when = d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms
-    cdef object key = key_size
-    cdef object value = value_size
-    cdef object headers = header_size
-    # Filled at once: the garbage collector must not see the NULLs.
-    cdef object named = PyType_GenericAlloc(METADATA, 9)
-    give(named, 0, <object>PyTuple_GET_ITEM(place, 0))
-    give(named, 1, <object>PyTuple_GET_ITEM(place, 1))
-    give(named, 2, place)
-    give(named, 3, offset)
-    give(named, 4, when)
-    give(named, 5, None)
-    give(named, 6, key)
-    give(named, 7, value)
-    give(named, 8, headers)
-    return named
+    # Not filled field by field: what a tuple needs besides differs between versions of Python.
+    return as_named(
+        RecordMetadata,
+        (
+            <object>PyTuple_GET_ITEM(place, 0),
+            <object>PyTuple_GET_ITEM(place, 1),
+            place,
+            d.base_offset + index if d.base_offset >= 0 else -1,
+            d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
+            None,
+            key_size,
+            value_size,
+            header_size,
+        ),
+    )
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):

@@ -64,6 +64,7 @@ cdef enum ListLayout:
     LIST_VIEWS32 = 3          # list_view: row i has sizes[i] elements from offsets[i] on
     LIST_VIEWS64 = 4          # large_list_view
     FIXED_LISTS = 5           # fixed_size_list: row i has ``width`` elements from i * width on
+    ENCODED = 6               # not Arrow: Span i * width of ``offsets`` is row i as in a record; width 0 or 1
 
 # A column of lists of (key, value) structs.
 cdef struct Headers:

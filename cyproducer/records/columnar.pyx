@@ -592,6 +592,8 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
     cdef int64_t start
     cdef int64_t end = 0
     cdef const uint8_t* at = NULL
+    if h.layout == ENCODED:
+        return (<const Span*>h.offsets)[row * h.width].size
     if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
         return 1
     start = list_at(h, row, &end)
@@ -682,6 +684,11 @@ cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noex
     cdef int64_t start
     cdef int64_t end = 0
     cdef const uint8_t* at = NULL
+    cdef const Span* whole
+    if h.layout == ENCODED:
+        whole = <const Span*>h.offsets + row * h.width
+        memcpy(out, whole.at, whole.size)
+        return whole.size
     if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
         p[0] = 0
         return 1

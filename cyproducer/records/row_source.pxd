@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from cyproducer.records.borrowed cimport HeaderBytes
 from cyproducer.records.columnar cimport Cells, Headers, Numbers, Span
 
 # The rows of one batch. Must not move in memory: columns point to their dictionaries here.
@@ -38,6 +39,11 @@ cdef class RowSource:
     cdef object kept                   # owns the memory that the pointers point into
     cdef Items values                  # None unless made from sequences; the same for the next
     cdef Items keys
+    cdef HeaderBytes encoded  # made from sequences: memory that the rows point into; the same for the next
+    cdef Span* header_spans
+    cdef int64_t* partitions
+    cdef int64_t* timestamps
+    cdef uint8_t* bitmaps[2]
     cdef int32_t partition    # of every row; -1: the column's, or chosen by the partitioner
     cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
     cdef int64_t largest      # upper bound of any row's size in a batch; see largest_row
@@ -49,6 +55,10 @@ cdef class RowSource:
     cdef str partition_name
     cdef str timestamp_name
     cdef object _take(self, object table)
+    cdef int _take_headers(self, Headers* h, object headers) except -1
+    cdef int64_t* _take_numbers(
+        self, Numbers* c, object sequence, str name, uint8_t** bitmap
+    ) except? NULL
     cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1
     cdef str place(self, str column, int64_t row)
     cdef int _check_batch(
@@ -56,13 +66,15 @@ cdef class RowSource:
     ) except -1
 
 
-cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except -1
 cdef RowSource from_arrow(
     object data, object key, object value, object headers, object partition, object timestamp
 )
-cdef RowSource from_sequences(object values, object keys)
+cdef RowSource from_sequences(
+    object values, object keys, object headers, object partition, object timestamp_ms
+)
 cdef int let_go_of(RowSource source) except -1
 cdef int check_rows(
     RowSource source, int32_t partitions, int64_t max_request_size, bint given
 ) except -1
 cdef int64_t largest_row(RowSource source) noexcept nogil
+cpdef bint is_header_list(object headers) except -1

@@ -5,19 +5,18 @@ keys and values, sizes, partitions, timestamps. Does not own the memory layout o
 sending. Any thread may call it; raising needs the GIL.
 """
 
+import operator
 from itertools import islice
 
-from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_Check
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
-    PyBytes_Check,
     PyBytes_CheckExact,
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
+from cpython.long cimport PyLong_CheckExact
 from cpython.list cimport PyList_CheckExact, PyList_GetSlice
-from cpython.memoryview cimport PyMemoryView_Check
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact
 from libc.math cimport NAN
@@ -31,11 +30,15 @@ from cyproducer.base.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
     ABSENT,
+    ENCODED,
     FLOAT64,
+    INT64,
     SPANS,
     UINT64,
     Cells,
+    Headers,
     Numbers,
+    Span,
     bit_at,
     bytes_layout,
     cell,
@@ -53,11 +56,13 @@ from cyproducer.records.columnar cimport (
     take_validity,
     timestamp_type,
 )
+from cyproducer.records.borrowed cimport append_headers, take_buffer
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport varint_size
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
     PyObject* PySequence_Fast_GET_ITEM(object, Py_ssize_t)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -85,6 +90,12 @@ cdef class RowSource:
 
     def __dealloc__(self):
         free(self.batches)
+        free(self.encoded.start)
+        free(self.header_spans)
+        free(self.partitions)
+        free(self.timestamps)
+        free(self.bitmaps[0])
+        free(self.bitmaps[1])
 
     cdef object _take(self, object table):
         """Makes the batches from an Arrow table; the column names must be set."""
@@ -165,6 +176,111 @@ cdef class RowSource:
         self.headers_room = headers_most
         self.largest = record_bound(key_most, value_most, headers_most)
         return None
+
+    cdef int _take_headers(self, Headers* h, object headers) except -1:
+        """Encodes the headers of all rows: one list of pairs for all, or a sequence of such lists or None."""
+        cdef int64_t since_ns = cyp_monotonic_ns()
+        cdef int64_t i
+        cdef int64_t before = 0
+        cdef tuple rows
+        cdef bint shared = is_header_list(headers)
+        if shared:
+            rows = (headers,)
+        else:
+            try:
+                rows = tuple(headers)
+            except TypeError as error:
+                raise TypeError(
+                    "headers: must be a list of (str, bytes or None) pairs for all records, or a sequence "
+                    f"with such a list or None for each, not {type(headers).__name__}"
+                ) from error
+            if len(rows) != self.count:
+                raise ValueError(
+                    f"headers: has {len(rows)} items, values {self.count}: must have the same length, or be "
+                    "one list of (str, bytes or None) pairs for all records"
+                )
+        self.header_spans = <Span*>calloc(max(1, len(rows)), sizeof(Span))
+        if self.header_spans == NULL:
+            raise MemoryError(f"cannot allocate memory for the headers of {self.count} records")
+        self.headers_room = 1
+        for i in range(len(rows)):
+            before = self.encoded.used
+            try:
+                append_headers(() if rows[i] is None else rows[i], &self.encoded)
+            except (TypeError, ValueError) as error:
+                if shared:
+                    raise
+                text = str(error).removeprefix("headers: ")
+                raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                    f"headers[{i}]: {text}"
+                ) from error
+            # The bytes may move: the address is set below.
+            self.header_spans[i].size = self.encoded.used - before
+            self.headers_room = max(self.headers_room, self.header_spans[i].size)
+            if i % PIECE == PIECE - 1:
+                let_others_run(&since_ns)
+        before = 0
+        for i in range(len(rows)):
+            self.header_spans[i].at = self.encoded.start + before
+            before += self.header_spans[i].size
+        h.layout = ENCODED
+        h.offsets = <const uint8_t*>self.header_spans
+        h.width = 0 if shared else 1
+        return 0
+
+    cdef int64_t* _take_numbers(
+        self, Numbers* c, object sequence, str name, uint8_t** bitmap
+    ) except? NULL:
+        """Reads a sequence of whole numbers or None, one for each row."""
+        cdef int64_t since_ns = cyp_monotonic_ns()
+        cdef int64_t i
+        cdef int too_large = 0
+        cdef int64_t* numbers
+        cdef tuple items
+        kind = type(sequence).__name__
+        if isinstance(sequence, (str, bytes)):
+            sequence = None
+        try:
+            items = tuple(sequence)
+        except TypeError as error:
+            raise TypeError(
+                f"{name}: must be an int, None, or a sequence of them, not {kind}"
+            ) from error
+        if len(items) != self.count:
+            raise ValueError(
+                f"{name}: has {len(items)} items, values {self.count}: must have the same length"
+            )
+        numbers = <int64_t*>calloc(max(1, self.count), sizeof(int64_t))
+        bitmap[0] = <uint8_t*>calloc(self.count // 8 + 1, 1)
+        if numbers == NULL or bitmap[0] == NULL:
+            free(numbers)
+            raise MemoryError(f"cannot allocate memory for {self.count} records")
+        try:
+            for i in range(self.count):
+                item = items[i]
+                if item is not None:
+                    if not PyLong_CheckExact(item):
+                        try:
+                            item = operator.index(item)
+                        except TypeError as error:
+                            raise TypeError(
+                                f"{name}[{i}]: must be an int or None, not {type(item).__name__}"
+                            ) from error
+                    numbers[i] = PyLong_AsLongLongAndOverflow(item, &too_large)
+                    if too_large:
+                        raise ValueError(f"{name}[{i}]={item}: must be >= 0 and below 2**63")
+                    bitmap[0][i >> 3] |= 1 << (i & 7)
+                if i % PIECE == PIECE - 1:
+                    let_others_run(&since_ns)
+        except BaseException:
+            free(numbers)
+            raise
+        c.kind = INT64
+        c.data = <const uint8_t*>numbers
+        c.validity = bitmap[0]
+        c.times = 1
+        c.per = 1
+        return numbers
 
     cdef int _check_batch(
         self, Rows* r, int64_t before, int32_t partitions, int64_t max_request_size, bint given
@@ -345,48 +461,6 @@ cdef RowSource from_arrow(
     return source
 
 
-cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except -1:
-    """Gets the buffer of an object that is not exactly of type bytes.
-
-    Raises TypeError, with ``what`` and ``advice`` in the message, for objects without a contiguous buffer and
-    for numpy scalars: their memory is a number in this machine's byte order, or text as UCS-4.
-    """
-    try:
-        # PyBUF_ND asks for the dimensions: otherwise numpy reports that an array has none.
-        PyObject_GetBuffer(data, view, PyBUF_ND)
-    except (TypeError, BufferError) as error:
-        raise TypeError(
-            f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}{advice}"
-        ) from error
-    try:
-        if is_scalar(data, view.ndim):
-            raise TypeError(
-                f"{what}: must be bytes, another contiguous buffer or None, not the scalar "
-                f"{type(data).__name__}, whose memory would be sent; its .item() is a Python object{advice}"
-            )
-    except BaseException:
-        PyBuffer_Release(view)
-        raise
-    return 0
-
-
-cdef bint is_scalar(object data, int dimensions) except -1:
-    """Whether a buffer belongs to a numpy scalar: a number, text or date. Does not import numpy."""
-    if PyBytes_Check(data) or PyByteArray_Check(data) or PyMemoryView_Check(data):
-        return False
-    kind = type(data)
-    if dimensions != 0:
-        # Dates have a buffer of 8 bytes with one dimension.
-        return kind.__module__ == "numpy" and kind.__name__ in ("datetime64", "timedelta64")
-    # The memory of a structure is meant to be sent: ctypes, and numpy's void.
-    if type(kind).__module__ == "_ctypes":
-        return False
-    for base in kind.__mro__:
-        if base.__module__ == "numpy" and base.__name__ == "void":
-            return False
-    return True
-
-
 cdef int let_others_run(int64_t* since_ns) except -1:
     """Releases the GIL for a moment if it was held for HOLD_NS since ``since_ns``, which it then updates.
 
@@ -535,9 +609,27 @@ cdef Items items_of(object sequence, str name):
     return items
 
 
-cdef RowSource from_sequences(object values, object keys):
-    """The rows of Python sequences of bytes, other contiguous buffers or None. Raises TypeError,
-    ValueError."""
+cpdef bint is_header_list(object headers) except -1:
+    """Whether these are one record's headers, and not a sequence of them. An empty list has none for all."""
+    if isinstance(headers, dict):
+        return True
+    if not isinstance(headers, (list, tuple)):
+        return False
+    if not headers:
+        return True
+    first = headers[0]
+    # A pair begins with its name; a list of headers with a pair.
+    return isinstance(first, (list, tuple)) and len(first) > 0 and isinstance(first[0], str)
+
+
+cdef RowSource from_sequences(
+    object values, object keys, object headers, object partition, object timestamp_ms
+):
+    """The rows of Python sequences of bytes, other contiguous buffers or None.
+
+    ``headers``: None, a list of pairs for all rows, or a sequence of lists or None. ``partition``,
+    ``timestamp_ms``: None, or sequences of int or None. Raises TypeError, ValueError.
+    """
     cdef RowSource source = RowSource.__new__(RowSource)
     cdef Rows* r
     source.value_name = "values"
@@ -563,7 +655,20 @@ cdef RowSource from_sequences(object values, object keys):
         source.keys.describe(&r.key)
     source.batch_count = 1
     source.headers_room = 1
-    source.largest = record_bound(source.keys.longest if source.keyed else 0, source.values.longest, 1)
+    if headers is not None:
+        source.headers_name = "headers"
+        source._take_headers(&r.headers, headers)
+    if partition is not None:
+        source.partition_name = "partition"
+        source.partitions = source._take_numbers(&r.partition, partition, "partition", &source.bitmaps[0])
+    if timestamp_ms is not None:
+        source.timestamp_name = "timestamp_ms"
+        source.timestamps = source._take_numbers(
+            &r.timestamp, timestamp_ms, "timestamp_ms", &source.bitmaps[1]
+        )
+    source.largest = record_bound(
+        source.keys.longest if source.keyed else 0, source.values.longest, source.headers_room
+    )
     return source
 
 

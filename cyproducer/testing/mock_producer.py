@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cyproducer.config import ProducerConfig, hide
@@ -26,6 +26,7 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.network_client import NetworkClient
 from cyproducer.offsets import read_group, read_offsets
 from cyproducer.producer import KafkaProducer, ProducerRecord, _from_options
+from cyproducer.records.row_source import is_header_list
 from cyproducer.runtime import Runtime
 from cyproducer.structs import OffsetAndMetadata, TopicPartition
 from cyproducer.testing.mock_transactions import NODE, MockTransactions
@@ -441,22 +442,45 @@ class MockProducer(KafkaProducer[K, V]):
     def send_many(
         self,
         topic: str,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None = None,
+        values: Sequence[V | None],
+        keys: Sequence[K | None] | None = None,
         *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+        partition: int | Iterable[int | None] | None = None,
+        timestamp_ms: int | Iterable[int | None] | None = None,
     ) -> BulkFuture:
         """Checks and keeps several records, like ``KafkaProducer.send_many``."""
         runtime = self._mock
         with runtime.lock:
             if self.send_exception is not None and not self._closed:
                 raise self.send_exception
-            future = super().send_many(topic, values, keys, partition=partition, timestamp_ms=timestamp_ms)
+            # Read once, whatever they are.
+            partitions = list(partition) if isinstance(partition, Iterable) else partition
+            times = list(timestamp_ms) if isinstance(timestamp_ms, Iterable) else timestamp_ms
+            sent_values, sent_keys, sent_headers = values, keys, headers
+            if self._extensions is not None:
+                self._before_bulk("send_many", False, False)
+            try:
+                if self._extensions is not None:
+                    sent_values, sent_keys, sent_headers = self._extensions.serialized_rows(
+                        topic, values, keys, headers
+                    )
+                future = self._send_many_serialized(
+                    topic, sent_values, sent_keys, sent_headers, partitions, times
+                )
+            except Exception as error:
+                self._note_refused(error)
+                raise
             for row, value in enumerate(values):
-                key = None if keys is None else keys[row]
-                record = ProducerRecord(topic, value, key, None, partition, timestamp_ms)
-                self._keep(record, key, value, future)
+                record = ProducerRecord(
+                    topic,
+                    value,
+                    None if keys is None else keys[row],
+                    None if headers is None else headers if is_header_list(headers) else headers[row],
+                    partitions[row] if isinstance(partitions, list) else partitions,
+                    times[row] if isinstance(times, list) else times,
+                )
+                self._keep(record, None if sent_keys is None else sent_keys[row], sent_values[row], future)
             if self.auto_complete:
                 runtime.acknowledge_all()
         return future
