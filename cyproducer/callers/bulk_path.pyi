@@ -64,8 +64,15 @@ class BulkPath(SendPath[_K, _V]):
         records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
         a sequence of int or None (now). See ``send_arrow`` for the rest, including errors.
         """
-    def _send_many_serialized(
-        self, topic: Any, values: Any, keys: Any, headers: Any, partition: Any, timestamp_ms: Any
+    def _accept_many(
+        self,
+        given: tuple[Any, Any, Any],
+        topic: Any,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
     ) -> BulkFuture: ...
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool: ...
     def _wait_for_topic(self, name: str, timeout_s: float) -> object: ...

@@ -103,10 +103,17 @@ cdef class BulkPath(SendPath):
         """
         try:
             if self.extensions is not None:
-                if self.accumulator is None or self.accumulator.c.closed:
-                    # Serializers may not be usable after close().
-                    self._before_bulk("send_many", False, False)
-                values, keys, headers = self.extensions.serialized_rows(topic, values, keys, headers)
+                # Before the serializers, which may not be usable after close().
+                self._before_bulk("send_many", False, False)
+                sent_values, sent_keys, sent_headers = self.extensions.serialized_rows(
+                    topic, values, keys, headers
+                )
+                if self.extensions.accepts:
+                    return self._accept_many(
+                        (values, keys, headers), topic, sent_values, sent_keys, sent_headers, partition,
+                        timestamp_ms,
+                    )
+                values, keys, headers = sent_values, sent_keys, sent_headers
             return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
         except Exception as error:
             self._note_refused(error)
@@ -114,8 +121,8 @@ cdef class BulkPath(SendPath):
 
     # For subclasses
 
-    def _send_many_serialized(self, topic, values, keys, headers, partition, timestamp_ms):
-        """The part of ``send_many()`` after serializers."""
+    def _accept_many(self, given, topic, values, keys, headers, partition, timestamp_ms):
+        """Sends serialized rows, if ``Extensions.accepts``; ``given``: values, keys and headers before."""
         return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
 
     def _before_bulk(self, str method, bint keyed, bint valued):

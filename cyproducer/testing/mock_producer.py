@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cyproducer.config import ProducerConfig, hide
@@ -439,48 +439,36 @@ class MockProducer(KafkaProducer[K, V]):
             transactions.note_accepted(record.topic)
             self._uncommitted.append(kept)
 
-    def send_many(
+    def _accept_many(
         self,
+        given: tuple[Any, Any, Any],
         topic: str,
-        values: Sequence[V | None],
-        keys: Sequence[K | None] | None = None,
-        *,
-        headers: Headers | Sequence[Headers | None] | None = None,
-        partition: int | Iterable[int | None] | None = None,
-        timestamp_ms: int | Iterable[int | None] | None = None,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
     ) -> BulkFuture:
-        """Checks and keeps several records, like ``KafkaProducer.send_many``."""
         runtime = self._mock
         with runtime.lock:
-            if self.send_exception is not None and not self._closed:
+            if self.send_exception is not None:
                 raise self.send_exception
             # Read once, whatever they are.
             partitions = list(partition) if isinstance(partition, Iterable) else partition
             times = list(timestamp_ms) if isinstance(timestamp_ms, Iterable) else timestamp_ms
-            sent_values, sent_keys, sent_headers = values, keys, headers
-            if self._extensions is not None:
-                self._before_bulk("send_many", False, False)
-            try:
-                if self._extensions is not None:
-                    sent_values, sent_keys, sent_headers = self._extensions.serialized_rows(
-                        topic, values, keys, headers
-                    )
-                future = self._send_many_serialized(
-                    topic, sent_values, sent_keys, sent_headers, partitions, times
-                )
-            except Exception as error:
-                self._note_refused(error)
-                raise
-            for row, value in enumerate(values):
+            future = super()._accept_many(given, topic, values, keys, headers, partitions, times)
+            given_values, given_keys, given_headers = given
+            shared = given_headers is None or is_header_list(given_headers)
+            for row, value in enumerate(given_values):
                 record = ProducerRecord(
                     topic,
                     value,
-                    None if keys is None else keys[row],
-                    None if headers is None else headers if is_header_list(headers) else headers[row],
+                    None if given_keys is None else given_keys[row],
+                    given_headers if shared else given_headers[row],
                     partitions[row] if isinstance(partitions, list) else partitions,
                     times[row] if isinstance(times, list) else times,
                 )
-                self._keep(record, None if sent_keys is None else sent_keys[row], sent_values[row], future)
+                self._keep(record, None if keys is None else keys[row], values[row], future)
             if self.auto_complete:
                 runtime.acknowledge_all()
         return future

@@ -116,7 +116,7 @@ def many(rig: Rig) -> None:
 
 def many_refused(rig: Rig) -> None:
     with pytest.raises(TypeError):
-        rig.path.send_many("t", [*[VALUE] * 9, 1])  # type: ignore[list-item]
+        rig.path.send_many("t", [*[VALUE] * 9, 1])
 
 
 def columns(rig: Rig) -> None:

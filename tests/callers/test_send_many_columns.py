@@ -34,7 +34,7 @@ def rig(**options: Any) -> Rig:
 def test_rows_arrive_as_if_they_were_sent_one_by_one(rows: int) -> None:
     """Few rows take another path than many; 9,000 are read in pieces."""
     dice = random.Random(rows)
-    pairs = [None, [], [("a", b"1")], (("b", None), ["ü", b""]), [("c", bytearray(b"22"))] * 3]
+    pairs: list[Any] = [None, [], [("a", b"1")], (("b", None), ["ü", b""]), [("c", bytearray(b"22"))] * 3]
     values = [b"%d" % row for row in range(rows)]
     headers = [dice.choice(pairs) for _ in range(rows)]
     partitions = [dice.randrange(PARTITIONS) for _ in range(rows)]
@@ -81,8 +81,9 @@ def test_any_iterable_of_whole_numbers_will_do() -> None:
         def __index__(self) -> int:
             return 2
 
+    chosen: Any = iter([Index(), 2])
     with rig() as many:
-        many.path.send_many("t", [b"1", b"2"], partition=iter([Index(), 2]), timestamp_ms=(n for n in (3, 4)))
+        many.path.send_many("t", [b"1", b"2"], partition=chosen, timestamp_ms=(n for n in (3, 4)))
         assert arrived(many) == {2: [(3, None, b"1", ()), (4, None, b"2", ())]}
 
 

@@ -430,7 +430,7 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[[KafkaProducer], object], type[
         lambda p: p.send_all([("t", b"good"), ("t", b"bad")]),
         Failed,
     ),
-    "send_many, wrong type": ({}, lambda p: p.send_many("t", [b"v", "text"]), TypeError),  # type: ignore[list-item]
+    "send_many, wrong type": ({}, lambda p: p.send_many("t", [b"v", "text"]), TypeError),
     "send_many, wrong topic": ({}, lambda p: p.send_many("no/topic", [b"v"]), errors.InvalidTopicError),
     "send_many, partition": ({}, lambda p: p.send_many("t", [b"v"], partition="x"), TypeError),  # type: ignore[arg-type]
     "send_many, too large": (

@@ -169,11 +169,24 @@ class Interceptor:
     [("interceptors", [Interceptor]), ("value_serializer", str.encode), ("key_serializer", str.encode)],
 )
 def test_options_for_single_records_are_not_bypassed(option: str, value: Any) -> None:
-    with producing(bootstrap_servers="localhost:1", **{option: value}) as producer:
-        with pytest.raises(errors.IllegalStateError, match=f"this producer has {option}"):
-            producer.send_many("t", [b"x"], [b"k"])
-        with pytest.raises(errors.IllegalStateError, match=f"this producer has {option}"):
-            producer.send_arrow("t", pa.table({"value": [b"x"], "k": [b"k"]}), key="k")
+    with (
+        producing(bootstrap_servers="localhost:1", **{option: value}) as producer,
+        pytest.raises(errors.IllegalStateError, match=f"this producer has {option}"),
+    ):
+        producer.send_arrow("t", pa.table({"value": [b"x"], "k": [b"k"]}), key="k")
+
+
+def test_interceptors_are_not_bypassed() -> None:
+    def never(data: Any) -> bytes:
+        raise AssertionError("called for rows that are not sent")
+
+    with (
+        producing(
+            bootstrap_servers="localhost:1", interceptors=[Interceptor], value_serializer=never
+        ) as producer,
+        pytest.raises(errors.IllegalStateError, match="this producer has interceptors"),
+    ):
+        producer.send_many("t", [b"x"], [b"k"])
 
 
 def choose(key: bytes, all_partitions: list[int], available: list[int]) -> int:
