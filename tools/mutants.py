@@ -319,9 +319,9 @@ MUTANTS = [
     ),
     Mutant(
         "header-values-uncounted",
-        "cyproducer/callers/send_path.pyx",
-        "payload[0] += name_size + max(value.size, 0)",
-        "payload[0] += name_size",
+        "cyproducer/records/borrowed.pyx",
+        "payload += name_size + max(value.size, 0)",
+        "payload += name_size",
         ("tests/accumulator/test_parked_records.py::test_parked_records_keep_all_their_fields",),
     ),
     Mutant(
@@ -425,8 +425,8 @@ MUTANTS = [
     Mutant(
         "headers-kept",
         "cyproducer/callers/send_path.pyx",
-        "    except BaseException:\n        free(start)\n        raise\n",
-        "    except BaseException:\n        raise\n",
+        "            if encoded.start != NULL:\n                free(encoded.start)\n",
+        "",
         ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
@@ -1405,7 +1405,7 @@ MUTANTS = [
     ),
     Mutant(
         "refused-scalar-kept",
-        "cyproducer/records/row_source.pyx",
+        "cyproducer/records/borrowed.pyx",
         "    except BaseException:\n        PyBuffer_Release(view)\n        raise\n    return 0",
         "    except BaseException:\n        raise\n    return 0",
         ("tests/records/test_rows_of_later_batches.py::test_a_scalar_that_is_refused_is_let_go_of",),

@@ -48,6 +48,7 @@ def refusals(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.slow
 def test_a_temporary_limit_is_lifted_within_a_minute(codec: str | None) -> None:
     with rigged(codec) as rig:
         send_batches(rig, 2000, 3)

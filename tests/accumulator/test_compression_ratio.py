@@ -104,6 +104,7 @@ def test_the_raw_limit_of_a_batch_aims_at_batch_size_with_a_margin_of_five_perce
         assert allowed - SLACK < HEADER + packing.sizes[-1] <= allowed
 
 
+@pytest.mark.slow
 def test_raw_batches_grow_until_they_compress_to_batch_size_and_count_in_full() -> None:
     """With a real codec and text. The sent batches always stay below batch_size."""
     text = (json.dumps({"user": n * 7919 % 1000, "path": "/a/b", "status": 200}) for n in range(10**9))

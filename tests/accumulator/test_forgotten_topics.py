@@ -230,6 +230,7 @@ def test_a_topic_is_not_forgotten_while_the_control_plane_holds_a_partition_back
 
 @needs_glibc
 @pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.slow
 def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None:
     rounds, count = 3, 2000
     with Rig(idempotent=idempotent, buffer_memory=32 * 1024 * KIB) as rig:

@@ -137,6 +137,7 @@ def columns(rig: Rig) -> None:
     ],
     ids=lambda path: path.__name__,
 )  # fmt: skip
+@pytest.mark.slow
 def test_no_path_of_a_record_leaks_memory(path: Callable[[Rig], None], codec: str | None) -> None:
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "max_block_ms": 1000, "batch_size": 20_000}
     compressor = compressor_for(codec) if codec else None

@@ -45,6 +45,7 @@ shapes = st.tuples(
     st.sampled_from([TOO_LARGE, LIST_TOO_LARGE]),
 )
 @settings(max_examples=150)
+@pytest.mark.slow
 def test_records_that_fit_arrive_once_in_order_and_unchanged_and_only_the_others_fail(
     records: list[Any], limit: int, codec: str | None, batch_size: int, in_flight: int, code: int
 ) -> None:

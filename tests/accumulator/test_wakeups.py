@@ -198,6 +198,7 @@ def test_a_full_batch_wakes_a_sleeping_sender(compressor: object) -> None:
         assert len(rig.requests()) == 1
 
 
+@pytest.mark.slow
 def test_futures_have_failed_when_no_batch_is_incomplete() -> None:
     """A flush ends when a failed batch is removed from the incomplete ones; its futures must be done before.
 

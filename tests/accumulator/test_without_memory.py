@@ -19,6 +19,7 @@ COMPILER = shutil.which("cc")
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="replaces glibc's allocator")
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.slow
 def test_a_failing_allocation_loses_no_parked_record_and_no_callback(tmp_path: Path) -> None:
     assert COMPILER is not None
     library = tmp_path / "refuse_memory.so"

@@ -78,6 +78,7 @@ def test_every_name_of_a_producers_error_can_be_imported() -> None:
     ],
     ids=["theirs first", "ours first", "between", "kafka-python last", "kafka-python first"],
 )
+@pytest.mark.slow
 def test_aiokafkas_classes_catch_ours(imports: str) -> None:
     names = sorted(THEIRS.keys() - OF_CONSUMERS - {"CommitFailedError"})
     done = run_to_exit(PROGRAM.format(imports=imports, names=names))

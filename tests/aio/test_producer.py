@@ -354,6 +354,7 @@ def test_a_batch_fails_if_one_of_its_records_does(cluster: ScriptedCluster) -> N
     run(main())
 
 
+@pytest.mark.slow
 def test_a_batch_waits_for_memory_without_blocking_and_reports_what_it_sent(cluster: ScriptedCluster) -> None:
     go_on = threading.Event()
 
@@ -501,6 +502,7 @@ def test_the_end_of_a_loop_does_not_wait_for_a_cancelled_wait(cluster: ScriptedC
         asyncio.run(producer.stop())
 
 
+@pytest.mark.slow
 def test_one_producer_serves_several_loops(cluster: ScriptedCluster) -> None:
     # Each loop also waits for memory.
     small: dict[str, Any] = {"buffer_memory": MEMORY, "max_batch_size": 4096}

@@ -186,6 +186,7 @@ def test_a_list_that_changes_during_the_call_is_read_as_by_a_for_loop() -> None:
             rig.path.send_many("t", values, keys)
 
 
+@pytest.mark.slow
 def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
     total = 1 << 20
     table = pa.table({"value": [b"x" * 1000] * 8000})

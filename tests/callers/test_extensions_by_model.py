@@ -23,7 +23,7 @@ VIEW = ClusterView(
     None,
     None,
 )
-PROGRAMS, RECORDS = 400, 12
+PROGRAMS, CHUNKS, RECORDS = 400, 10, 12
 
 
 class Wrong(Exception):
@@ -201,10 +201,10 @@ def played(seed: int, by_model: bool) -> list[Any]:
     return script.log
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_random_program_sees_what_the_model_shows_it(chunk: int) -> None:
     seen: set[str] = set()
-    for seed in range(chunk * PROGRAMS // 4, (chunk + 1) * PROGRAMS // 4):
+    for seed in range(chunk * PROGRAMS // CHUNKS, (chunk + 1) * PROGRAMS // CHUNKS):
         log = played(seed, by_model=False)
         assert log == played(seed, by_model=True), seed
         seen |= {entry[0].split()[0] for entry in log}

@@ -67,6 +67,7 @@ class Running:
         return self.process.wait(PATIENCE_S), told
 
 
+@pytest.mark.slow
 def test_json_lines_arrive_with_all_their_fields(broker: EmbeddedBroker) -> None:
     broker.create_topic("json")
     lines = (
@@ -85,6 +86,7 @@ def test_json_lines_arrive_with_all_their_fields(broker: EmbeddedBroker) -> None
     assert (second.key, second.value) == (b"gone", None)
 
 
+@pytest.mark.slow
 def test_many_lines_arrive_exactly_once_and_in_order_per_key(broker: EmbeddedBroker) -> None:
     broker.create_topic("many")
     lines = b"".join(b"%d:%d\n" % (number % 7, number) for number in range(20_000))
@@ -116,6 +118,7 @@ def test_a_missing_partition_is_reported_by_line(broker: EmbeddedBroker) -> None
     assert b"Traceback" not in sent.stderr
 
 
+@pytest.mark.slow
 def test_an_unreachable_broker_is_reported_in_one_line_without_a_traceback() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -221,6 +224,7 @@ def test_output_that_nobody_reads_is_no_failure(broker: EmbeddedBroker) -> None:
     assert len(read_all(broker.bootstrap_servers, "head", expected=2000)) == 2000
 
 
+@pytest.mark.slow
 def test_failures_of_a_measurement_are_shown_once_for_each_cause(broker: EmbeddedBroker) -> None:
     broker.create_topic("refused", 1)
     broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=3)

@@ -325,6 +325,7 @@ def test_a_lack_of_rights_is_told_in_one_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_no_broker_is_told_in_one_line() -> None:
     command = [sys.executable, "-m", "cyproducer", "transactions", "list", "-b", "127.0.0.1:1"]
     done = subprocess.run(

@@ -317,6 +317,7 @@ def test_a_number_and_its_text_give_the_same_value(value: float) -> None:
         st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.integers())
     )
 )
+@pytest.mark.slow
 def test_any_value_is_refused_or_has_a_normal_form_that_is_accepted(value: Any) -> None:
     for name in ProducerConfig().as_dict():
         if name in ("compression_level", "transactional_id", "enable_idempotence"):

@@ -395,6 +395,7 @@ def test_an_endless_close_timeout_loses_nothing_at_exit(close_timeout_ms: str) -
         assert sorted(map(str, cluster.topics["orders"].partitions[0].values)) == ["b'first'", "b'second'"]
 
 
+@pytest.mark.slow
 def test_a_producer_that_cannot_be_closed_at_exit_does_not_stop_others_from_draining() -> None:
     with ScriptedCluster(orders=1) as cluster:
         ended = run_to_exit(AT_EXIT, cluster.bootstrap_servers[0], "30000", "fail")

@@ -125,6 +125,7 @@ print("caught")
 """
 
 
+@pytest.mark.slow
 def test_an_except_clause_of_confluent_kafka_catches_these() -> None:
     pytest.importorskip("confluent_kafka")
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

@@ -142,6 +142,7 @@ def serializers() -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", ["avro", "json", "protobuf", "headers"])
+@pytest.mark.slow
 def test_serializers_with_a_schema_registry(cluster: ScriptedCluster, name: str) -> None:
     serializer, obj = serializers()[name]
     servers = cluster.bootstrap_servers

@@ -53,6 +53,7 @@ print(json.dumps(found))
     ],
     ids=["theirs first", "ours first", "between"],
 )
+@pytest.mark.slow
 def test_kafka_pythons_classes_catch_ours(imports: str) -> None:
     done = run_to_exit(PROGRAM.format(imports=imports))
     assert done.returncode == 0, done.stderr

@@ -317,6 +317,7 @@ class NotedError(KafkaError):
 
 
 @pytest.mark.parametrize("kind", ["acknowledged", "failed"])
+@pytest.mark.slow
 def test_errors_and_callbacks_are_freed_with_the_last_future(kind: str) -> None:
     error: KafkaError | None = NotedError("x")
     noted = weakref.ref(error)
@@ -355,6 +356,7 @@ def allocated_bytes() -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks glibc what is allocated")
 @pytest.mark.parametrize("path", ["acknowledged", "failed", "parked", "called back", "unplaced"])
+@pytest.mark.slow
 def test_thousands_of_batches_leave_no_memory_behind(path: str) -> None:
     with Rig({"t": [1]}, linger_ms=0) as rig:
 

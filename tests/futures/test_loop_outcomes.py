@@ -142,6 +142,7 @@ def test_a_cancelled_future_disturbs_no_other(rig: Rig) -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_records_outlive_their_loop(rig: Rig) -> None:
     loops = []
 

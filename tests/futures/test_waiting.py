@@ -33,6 +33,7 @@ class Waiting(threading.Thread):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 40])
+@pytest.mark.slow
 def test_all_threads_that_wait_for_a_batch_are_woken(threads: int) -> None:
     took = []
     for _ in range(10):
@@ -69,6 +70,7 @@ def test_remaining_waiters_are_woken_after_others_time_out(leaving: set[int]) ->
         assert [thread.outcome for thread in waiting] == expected
 
 
+@pytest.mark.slow
 def test_timeouts_while_the_outcome_arrives_leave_no_thread_asleep() -> None:
     rng = random.Random(1)
     met = set()

@@ -131,6 +131,7 @@ def test_compressed_data_gives_a_result_within_the_limit_or_an_error() -> None:
                 assert len(function(codec, data[2:], bound)) <= bound
 
 
+@pytest.mark.slow
 def test_invalid_responses_end_connections_but_lose_no_record() -> None:
     assert sum(fuzz_rig.play(data) for data in corpus.inputs("rig")) > 10
 
@@ -142,6 +143,7 @@ def test_no_response_of_a_broker_loses_a_record(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("reader", [0, 1], ids=["in-c", "in-python"])
+@pytest.mark.slow
 def test_damaged_tls_ends_connections_but_loses_no_record(reader: int) -> None:
     played = [fuzz_tls.play(data) for data in corpus.inputs("tls") if len(data) > 2 and data[2] % 2 == reader]
     assert sum(played) > 10
@@ -149,6 +151,7 @@ def test_damaged_tls_ends_connections_but_loses_no_record(reader: int) -> None:
 
 @settings(max_examples=50)
 @given(data=st.binary(min_size=10, max_size=200))
+@pytest.mark.slow
 def test_nothing_that_arrives_over_tls_loses_a_record(data: bytes) -> None:
     fuzz_tls.play(data)
 
@@ -173,6 +176,7 @@ def test_arguments_of_a_caller_arrive_or_are_refused() -> None:
 
 @settings(max_examples=150)
 @given(data=st.binary(min_size=30, max_size=300))
+@pytest.mark.slow
 def test_no_arguments_of_a_caller_are_trusted(data: bytes) -> None:
     fuzz_arguments.play(data)
 

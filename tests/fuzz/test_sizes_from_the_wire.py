@@ -142,6 +142,7 @@ def test_memory_for_a_frame_grows_with_the_received_bytes(length: int) -> None:
 
 
 @needs_glibc
+@pytest.mark.slow
 def test_memory_for_a_frame_is_not_more_than_its_length() -> None:
     with Rig({"t": [1]}, linger_ms=1, receive_max=2**31 - 1) as rig:
         seen = started(rig)
@@ -199,6 +200,7 @@ def test_no_frame_may_be_shorter_than_its_header(length: int) -> None:
 @needs_glibc
 @pytest.mark.parametrize("claimed", [2**31 - 1, 10_000_000])
 @pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.slow
 def test_a_produce_response_allocates_no_memory_for_claimed_counts(version: int, claimed: int) -> None:
     flexible = version >= 9
     with Rig({"t": [1]}, linger_ms=1, produce_version=version) as rig:

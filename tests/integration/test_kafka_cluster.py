@@ -194,6 +194,7 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 error")])
+@pytest.mark.slow
 def test_without_java_the_run_reports_it_and_fails_in_ci(ci: str, outcome: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [

@@ -213,6 +213,7 @@ def test_delayed_data_arrives_completely(proxy: Proxy, log: FaultLog, plan: Plan
         (Plan(Fault.LATE_REQUEST, at=2), OPENING_RECORDS + 1, None, "client cut; record 14 reaches"),
     ],
 )
+@pytest.mark.slow
 def test_over_tls_records_are_counted_behind_those_that_open_the_connection(
     server: Server, log: FaultLog, plan: Plan, passed: int, reached: int | None, noted: str
 ) -> None:

@@ -147,6 +147,7 @@ def test_sasl_at_a_listener_without() -> None:
         ours.send("t", b"v").get(20)
 
 
+@pytest.mark.slow
 def test_a_broker_with_another_version_of_sasl_is_not_one_without() -> None:
     with ScriptedCluster(sasl=SaslServer(), t=1) as cluster:
         cluster.nodes[1].versions[SASL_HANDSHAKE] = (0, 0)
@@ -357,6 +358,7 @@ def test_renewing_its_session_does_not_keep_an_idle_connection() -> None:
         assert len(server.tries) >= 3
 
 
+@pytest.mark.slow
 def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     stop = threading.Event()
     given = {
@@ -376,6 +378,7 @@ def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     stop.set()
 
 
+@pytest.mark.slow
 def test_an_endpoint_for_tokens_that_does_not_answer_is_named() -> None:
     stop = threading.Event()
 
@@ -639,6 +642,7 @@ def test_a_session_is_renewed_while_records_flow(mechanism: str) -> None:
         assert len(connections) <= 2
 
 
+@pytest.mark.slow
 def test_requests_before_the_renewal_are_answered_first() -> None:
     server = SaslServer(lifetime_ms=1200)
     with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster)) as ours:
@@ -653,6 +657,7 @@ def test_requests_before_the_renewal_are_answered_first() -> None:
         assert (future.get(20).offset, later.get(20).offset) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_renewal_that_is_refused_loses_no_record() -> None:
     server = SaslServer(lifetime_ms=1200)
     with (
@@ -668,6 +673,7 @@ def test_a_renewal_that_is_refused_loses_no_record() -> None:
         assert future.get(20).offset == 1
 
 
+@pytest.mark.slow
 def test_a_renewal_that_is_refused_does_not_fail_records_without_metadata() -> None:
     server = SaslServer(lifetime_ms=1200)
     with (
@@ -815,6 +821,7 @@ def test_credentials_of_a_short_session_get_the_request_timeout_too() -> None:
         renewal.at(11_250)
 
 
+@pytest.mark.slow
 def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeout() -> None:
     calls: list[int] = []
     go_on = threading.Event()

@@ -161,6 +161,7 @@ TROUBLES: dict[str, list[Act]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.slow
 def test_decisions_are_made_on_the_sender_thread(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
@@ -251,6 +252,7 @@ def times_out(cluster: ScriptedCluster, producer: KafkaProducer, timeout: float)
     return drove
 
 
+@pytest.mark.slow
 def test_a_wait_that_times_out_leaves_the_record_to_the_sender_thread() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         for timeout in (0.0, 0.001):

@@ -48,6 +48,7 @@ def test_a_thread_that_floods_a_missing_topic_does_not_block_others() -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_the_error_of_a_blocked_send_says_that_the_topic_is_missing() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,

@@ -137,6 +137,7 @@ def test_the_producer_recovers_from_one_wrong_byte_in_a_response(api_key: int) -
             assert producer.send("orders", b"1").get(WAIT_S).partition == 0
 
 
+@pytest.mark.slow
 def test_metadata_with_an_error_or_without_brokers_is_requested_again() -> None:
     # Before the producer, whose first request may come at once.
     with ScriptedCluster(orders=1) as cluster:

@@ -402,6 +402,7 @@ def test_the_hook_maps_advertised_addresses_and_certificates_are_checked_for_the
 
 
 @pytest.mark.parametrize("returned", ["127.0.0.1:{}", None, ("", 1), ("h", "1"), ("h", 0)])
+@pytest.mark.slow
 def test_what_the_hook_may_return(returned: Any) -> None:
     with ScriptedCluster(t=1) as cluster:
         bootstrap = cluster.bootstrap_servers

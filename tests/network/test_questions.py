@@ -315,6 +315,7 @@ def test_a_bootstrap_connection_stays_until_its_questions_are_answered(cluster: 
         assert question.response is not None
 
 
+@pytest.mark.slow
 def test_an_idle_connection_stays_until_its_questions_are_answered(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
     with producing(cluster, connections_max_idle_ms=100) as producer:

@@ -147,6 +147,7 @@ def test_a_topic_has_its_id_and_leaders(cluster: ScriptedCluster, reader: Readin
     assert found.partitions == [0, 1]
 
 
+@pytest.mark.slow
 def test_no_topic_is_created_by_looking(cluster: ScriptedCluster, reader: Reading) -> None:
     cluster.auto_create = 1
     assert reader.topic("missing", *soon()) is None
@@ -382,6 +383,7 @@ def test_the_end_is_waited_for(cluster: ScriptedCluster, reader: Reading) -> Non
     assert fetched(cluster) == [(1, 0), (1, 2), (1, 2), (1, 2)]
 
 
+@pytest.mark.slow
 def test_an_end_that_never_comes_is_told_at_the_deadline(cluster: ScriptedCluster, reader: Reading) -> None:
     log = fill(cluster, batch(0), mark=7)
     with pytest.raises(errors.KafkaTimeoutError) as caught:

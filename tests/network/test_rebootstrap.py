@@ -33,6 +33,7 @@ def test_a_producer_finds_a_cluster_that_moved_to_new_addresses(caplog: pytest.L
     assert f"{STARTING_OVER}: all 1 known brokers are unreachable" in caplog.text
 
 
+@pytest.mark.slow
 def test_without_the_rebootstrap_strategy_a_producer_keeps_its_known_brokers() -> None:
     with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
         new.nodes[1].stop()
@@ -93,6 +94,7 @@ def test_a_broker_may_request_a_rebootstrap(caplog: pytest.LogCaptureFixture) ->
     assert f"{STARTING_OVER}: a broker asked for it" in caplog.text
 
 
+@pytest.mark.slow
 def test_errors_after_a_rebootstrap_name_the_failure_before_it(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,

@@ -214,6 +214,7 @@ def test_if_every_broker_throttles_metadata_is_requested_when_that_is_over() -> 
     ("api_key", "version", "waits"),
     [(API_VERSIONS, 1, False), (API_VERSIONS, 2, True), (METADATA, 5, False), (METADATA, 6, True)],
 )
+@pytest.mark.slow
 def test_other_responses_throttle_too(api_key: int, version: int, waits: bool) -> None:
     """The connection to the broker is the second one; the first one is to the bootstrap address."""
     times: dict[int, float] = {}

@@ -65,6 +65,7 @@ def test_records_and_their_futures(authority: Authority, tmp_path: Path, without
             assert ours.send("t", b"alone", partition=0).get(10).offset == 100 + i
 
 
+@pytest.mark.slow
 def test_the_certificate_must_be_for_the_name_that_was_given(authority: Authority) -> None:
     with ScriptedCluster(tls=authority.server("other.example", "third.example"), t=1) as cluster:
         said = complaint(cluster, ssl_context=authority.client())
@@ -101,6 +102,7 @@ def test_a_dot_at_the_end_of_a_name_is_not_part_of_it(authority: Authority, name
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+@pytest.mark.slow
 def test_an_address_is_compared_with_the_addresses_of_the_certificate(
     authority: Authority, name: str
 ) -> None:
@@ -115,6 +117,7 @@ def test_an_address_is_compared_with_the_addresses_of_the_certificate(
             assert "is for localhost, not for 127.0.0.1" in error_of(ours)
 
 
+@pytest.mark.slow
 def test_an_unknown_authority(authority: Authority, tmp_path: Path) -> None:
     other = Authority("Another Authority")
     with ScriptedCluster(tls=other.server(), t=1) as cluster:
@@ -124,11 +127,13 @@ def test_an_unknown_authority(authority: Authority, tmp_path: Path) -> None:
         assert str(tmp_path) in said
 
 
+@pytest.mark.slow
 def test_the_systems_authorities_are_the_default(authority: Authority) -> None:
     with ScriptedCluster(tls=authority.server(), t=1) as cluster:
         assert "instead of the system's certificates" in complaint(cluster)
 
 
+@pytest.mark.slow
 def test_an_expired_certificate(authority: Authority) -> None:
     with ScriptedCluster(tls=authority.server("localhost", days=-1, before_days=3), t=1) as cluster:
         said = complaint(cluster, ssl_context=authority.client())
@@ -136,6 +141,7 @@ def test_an_expired_certificate(authority: Authority) -> None:
         assert "renew it, or set the clock" in said
 
 
+@pytest.mark.slow
 def test_a_certificate_that_is_not_valid_yet(authority: Authority) -> None:
     with ScriptedCluster(tls=authority.server("localhost", before_days=-1), t=1) as cluster:
         assert "its certificate is not yet valid: it begins on" in complaint(
@@ -145,6 +151,7 @@ def test_a_certificate_that_is_not_valid_yet(authority: Authority) -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("without_gil", [True, False])
+@pytest.mark.slow
 def test_a_broker_that_demands_a_client_certificate(
     authority: Authority, version: ssl.TLSVersion, without_gil: bool, tmp_path: Path
 ) -> None:
@@ -166,6 +173,7 @@ def test_a_broker_that_demands_a_client_certificate(
             assert ours.send("t", b"v").get(10).offset == 0
 
 
+@pytest.mark.slow
 def test_a_client_certificate_of_an_authority_that_the_broker_does_not_know(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -180,6 +188,7 @@ def test_a_client_certificate_of_an_authority_that_the_broker_does_not_know(
         assert "does not trust the authority that issued the certificate in ssl_certfile=" in said
 
 
+@pytest.mark.slow
 def test_no_common_version(authority: Authority) -> None:
     server = authority.server()
     server.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -191,24 +200,28 @@ def test_no_common_version(authority: Authority) -> None:
         assert "ssl_enabled_protocols" in said
 
 
+@pytest.mark.slow
 def test_tls_spoken_to_a_port_without(authority: Authority) -> None:
     with accepting(lambda sock: sock.recv(1)) as address:
         said = failure_at(address, security_protocol="SSL", ssl_context=authority.client())
         assert "security_protocol='PLAINTEXT'" in said
 
 
+@pytest.mark.slow
 def test_tls_spoken_to_something_else(authority: Authority) -> None:
     with accepting(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
         said = failure_at(address, security_protocol="SSL", ssl_context=authority.client())
         assert "does not answer in TLS (" in said
 
 
+@pytest.mark.slow
 def test_a_port_with_tls_spoken_to_without(authority: Authority) -> None:
     with ScriptedCluster(tls=authority.server(), t=1) as cluster:
         said = complaint(cluster, security_protocol="PLAINTEXT")
         assert "security_protocol='SSL'" in said
 
 
+@pytest.mark.slow
 def test_a_server_that_sends_without_end_during_the_handshake(authority: Authority) -> None:
     # A handshake record that announces a message of 16 MB, and goes on.
     flood = b"\x16\x03\x03\x40\x00" + b"\x0b\xff\xff\xff" + bytes(16380)
@@ -240,6 +253,7 @@ def test_a_silent_server_costs_one_connection_and_its_timeout(authority: Authori
         silent.set()
 
 
+@pytest.mark.slow
 def test_the_handshake_has_a_time_limit(authority: Authority) -> None:
     silent = threading.Event()
     with accepting(lambda sock: silent.wait(20)) as address:

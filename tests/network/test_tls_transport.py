@@ -253,6 +253,7 @@ def test_a_connection_through_pythons_ssl_module_is_not_left_to_waiting_threads(
 
 
 @pytest.mark.parametrize("attempts", [20])
+@pytest.mark.slow
 def test_connections_that_failed_leave_nothing_to_the_garbage_collector(attempts: int) -> None:
     context = AUTHORITY.client()
     gc.collect()

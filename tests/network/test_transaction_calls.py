@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -440,6 +441,11 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[[KafkaProducer], object], type[
     ),
     "send_many, serializer": (
         {"value_serializer": raises_in_serializer},
+        lambda p: p.send_many("t", [b"v", b"bad"]),
+        Failed,
+    ),
+    "send_many, interceptor": (
+        {"interceptors": [SimpleNamespace(on_send=lambda record: record)]},
         lambda p: p.send_many("t", [b"v"]),
         errors.IllegalStateError,
     ),
@@ -702,6 +708,7 @@ def test_closing_without_a_transaction_waits_for_nothing_and_says_nothing(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+@pytest.mark.slow
 def test_closing_is_bounded_although_no_coordinator_answers(
     second: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1302,6 +1309,7 @@ def test_two_threads_commit_one_transaction(second: ScriptedCluster) -> None:
     assert trace(second) == ["InitProducerId", "Produce", "commit"]
 
 
+@pytest.mark.slow
 def test_records_are_accepted_as_soon_as_begin_returns(second: ScriptedCluster) -> None:
     """The thread must not see the outcome before the accumulator knows of the transaction."""
     with transacting(second) as producer:

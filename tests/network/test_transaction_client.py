@@ -366,6 +366,7 @@ def test_no_end_while_a_produce_request_is_unanswered(cluster: ScriptedCluster) 
         assert trace(cluster)[-1] == "commit"
 
 
+@pytest.mark.slow
 def test_no_end_of_a_failed_transaction_while_a_produce_request_is_unanswered(
     cluster: ScriptedCluster, level: int
 ) -> None:

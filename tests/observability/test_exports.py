@@ -138,6 +138,7 @@ def test_the_page_s_names_match_the_rules() -> None:
     assert exports_as_markdown() in DOCS.read_text()
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_no_exporter() -> None:
     told = run_to_exit(
         """

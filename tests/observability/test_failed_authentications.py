@@ -109,6 +109,7 @@ def test_connections_that_end_otherwise_are_not_counted() -> None:
         assert counted(ours)[:2] == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_session_whose_renewal_is_refused_is_not_counted() -> None:
     server = SaslServer(lifetime_ms=1200)
     with (

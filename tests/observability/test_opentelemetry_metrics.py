@@ -333,6 +333,7 @@ def test_a_signal_handler_may_close_a_producer_in_the_middle_of_a_scrape(
     assert in_child(close) == 1
 
 
+@pytest.mark.slow
 def test_the_instruments_keep_no_producer_alive(instrumented: ProducerMetrics) -> None:
     producer = KafkaProducer(bootstrap_servers="127.0.0.1:1", close_timeout_ms=100)
     gone = weakref.ref(producer)

@@ -139,6 +139,7 @@ def test_a_histogram_s_buckets_are_cumulative_and_end_with_the_count(monkeypatch
     assert found[f"{name}_sum", ()] == pytest.approx(400.0262)
 
 
+@pytest.mark.slow
 def test_a_scrape_over_http_has_every_producer_of_the_process() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
@@ -158,6 +159,7 @@ def test_a_scrape_over_http_has_every_producer_of_the_process() -> None:
     assert found["cyproducer_topic_record_send_total", (("client_id", "two"), ("topic", "orders"))] == 2
 
 
+@pytest.mark.slow
 def test_closed_and_collected_producers_vanish() -> None:
     collectors = collector_registry()
     with ScriptedCluster(orders=1) as cluster:
@@ -174,6 +176,7 @@ def test_closed_and_collected_producers_vanish() -> None:
         until(lambda: clients(scrape(collectors)) == before, "the end of the collected producer")
 
 
+@pytest.mark.slow
 def test_a_scrape_keeps_no_producer_alive_and_exposes_the_given_ones_only() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, client_id="other"):
         given = KafkaProducer(**options(cluster, client_id="given"))

@@ -126,6 +126,7 @@ def test_metrics_can_be_read_in_callbacks_and_after_close() -> None:
         assert metric.value() >= 0
 
 
+@pytest.mark.slow
 def test_threads_may_read_metrics_while_others_send() -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, metrics_sample_window_ms=1) as producer:
         failures: list[BaseException] = []

@@ -141,6 +141,7 @@ def nearest_rank(values: list[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
+@pytest.mark.slow
 def test_percentiles_are_within_their_stated_error() -> None:
     rng = random.Random(1)
     latencies = [rng.lognormvariate(3, 2) for _ in range(2000)]

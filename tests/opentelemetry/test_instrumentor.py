@@ -203,6 +203,7 @@ with KafkaProducer(bootstrap_servers=sys.argv[1]) as producer:
 """
 
 
+@pytest.mark.slow
 def test_opentelemetry_instrument_finds_the_instrumentor(tmp_path: Path) -> None:
     environment = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "LOGS")}
     environment["OTEL_TRACES_EXPORTER"] = "console"
@@ -235,6 +236,7 @@ run()
     assert span["attributes"]["messaging.kafka.offset"] == 0
 
 
+@pytest.mark.slow
 def test_without_opentelemetry_the_import_says_what_to_install() -> None:
     script = """
 import sys
@@ -249,6 +251,7 @@ except ModuleNotFoundError as error:
     assert done.stdout.strip() == f"cyproducer.opentelemetry {advice}", done.stderr
 
 
+@pytest.mark.slow
 def test_importing_the_package_does_not_import_opentelemetry() -> None:
     done = run_to_exit("import cyproducer, sys; print([n for n in sys.modules if 'opentelemetry' in n])")
     assert done.stdout.strip() == "[]", done.stderr
@@ -336,6 +339,7 @@ def test_a_producer_has_what_wrappers_of_kafka_python_s_read(cluster: ScriptedCl
         assert controller is None or controller[1:3] == (node.host, node.port)
 
 
+@pytest.mark.slow
 def test_the_global_provider_may_be_set_later(mock: MockProducer) -> None:
     script = """
 from opentelemetry import trace

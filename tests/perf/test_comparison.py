@@ -254,12 +254,14 @@ def test_paced_records_are_due_at_equal_intervals_even_if_late() -> None:
     assert [round((b - a) * 1e3, 6) for a, b in itertools.pairwise(due)] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_json_values_are_json_like_and_of_one_size() -> None:
     assert {len(value) for value in measuring.json_values(1000)} == {1000}
     assert measuring.json_values(1000) == measuring.json_values(1000)
 
 
 @pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
+@pytest.mark.slow
 def test_the_raw_socket_detects_refused_requests() -> None:
     with null_broker.NullBroker(topics={"t": 2}, check=True) as broker:
         sock = raw.Socket(broker.bootstrap_servers)
@@ -275,6 +277,7 @@ def test_the_raw_socket_detects_refused_requests() -> None:
         assert broker.report().records("t") == 14 + 70
 
 
+@pytest.mark.slow
 def test_a_skipped_run_reports_the_reason_as_its_result() -> None:
     args = json.dumps({"bootstrap": "127.0.0.1:1,127.0.0.1:2"})
     done = subprocess.run(

@@ -219,6 +219,7 @@ def test_a_failed_condition_is_detected(run: Run, harm: Callable[[Run], None], n
     assert not harmed.verdicts()[noticed]
 
 
+@pytest.mark.slow
 def test_a_pool_that_fills_late_does_not_count_as_growth(run: Run) -> None:
     # As in a short run in which the broker first falls behind near the end.
     room = run.plan.options["buffer_memory"] - STEADY.pool

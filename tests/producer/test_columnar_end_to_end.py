@@ -96,6 +96,7 @@ def frames() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", frames())
+@pytest.mark.slow
 def test_tables_of_every_library_are_accepted(broker: EmbeddedBroker, make: Any, request: Any) -> None:
     topic = "frame-" + request.node.callspec.id
     broker.create_topic(topic, PARTITIONS)
@@ -208,6 +209,7 @@ def test_a_custom_partitioner_is_not_needed_if_partitions_are_given(broker: Embe
 
 
 @needs_fork
+@pytest.mark.slow
 def test_parent_and_child_each_send_their_own_rows(broker: EmbeddedBroker) -> None:
     broker.create_topic("forked", 1)
     producer = KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000))

@@ -60,6 +60,7 @@ def read_back(broker: EmbeddedBroker, topic: str, count: int) -> list[tuple[obje
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.slow
 def test_librdkafka_reads_what_was_sent(broker: EmbeddedBroker, topic: str, codec: str | None) -> None:
     records: list[tuple[int, bytes, bytes | None, list[tuple[str, bytes | None]], int]] = [
         (
@@ -111,6 +112,7 @@ def test_temporary_errors_are_retried_and_final_ones_reported(broker: EmbeddedBr
             producer.send(topic, b"2", partition=0).get(WAIT_S)
 
 
+@pytest.mark.slow
 def test_brokers_that_go_down_and_come_back_lose_nothing(topic: str, broker: EmbeddedBroker) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, linger_ms=1)) as producer:
         futures = []

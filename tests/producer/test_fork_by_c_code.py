@@ -100,6 +100,7 @@ def test_a_child_that_c_code_forked_is_a_producer_of_its_own(first: str) -> None
         _no_connection_is_shared(cluster)
 
 
+@pytest.mark.slow
 def test_a_fork_without_the_gil() -> None:
     with ScriptedCluster(orders=1) as cluster:
         done = run_to_exit(PROGRAM, *cluster.bootstrap_servers, "CDLL", "send")

@@ -106,6 +106,7 @@ print(child.exitcode)
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_a_billiard_process_drains(broker: EmbeddedBroker) -> None:
     done = run_to_exit(PARENT + BILLIARD + PROCESS, broker.bootstrap_servers)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -132,6 +132,7 @@ def test_a_graceful_stop_of_gunicorn_drains_both_workers(broker: EmbeddedBroker)
     compare(broker, program, values)
 
 
+@pytest.mark.slow
 def test_gunicorn_workers_with_threads_drain(broker: EmbeddedBroker) -> None:
     with serving(broker, worker_class="gthread", threads=4) as (program, address):
         requests = [Request(address, str(number)) for number in range(12)]
@@ -177,6 +178,7 @@ def test_a_quick_stop_of_gunicorn_drains(broker: EmbeddedBroker) -> None:
     compare(broker, program, [b"one"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_gunicorn_aborts_after_its_timeout_drains(broker: EmbeddedBroker) -> None:
     with serving(broker, workers=1, timeout=1) as (program, address):
         request = Request(address, "hang")

@@ -54,6 +54,7 @@ def took(call: Callable[[], object], *expected: type[BaseException]) -> float:
     return monotonic_s() - began_s
 
 
+@pytest.mark.slow
 def test_records_are_sent_after_linger_with_the_real_time(
     cluster: ScriptedCluster, stopped: AbstractContextManager[object]
 ) -> None:

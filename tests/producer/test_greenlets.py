@@ -203,6 +203,7 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_other_greenlets_run_while_one_waits(cluster: ScriptedCluster, library: str, order: str) -> None:
     held = Held(cluster)
     with Program(BEGIN + WAITS, library, order, *cluster.bootstrap_servers) as program:
@@ -220,6 +221,7 @@ producer.send("orders", b"1").add_callback(lambda metadata: print("called back",
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_the_exit_of_a_patched_process_drains(cluster: ScriptedCluster, library: str, order: str) -> None:
     with Program(BEGIN + EXIT, library, order, *cluster.bootstrap_servers) as program:
         assert program.end() == 0, program.said
@@ -256,6 +258,7 @@ while not closed_by:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_signals_end_a_greenlets_wait_and_may_close(cluster: ScriptedCluster, library: str) -> None:
     with Program(BEGIN + INTERRUPTS, library, "patched first", *cluster.bootstrap_servers) as program:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -301,6 +304,7 @@ print([ended(greenlet) for greenlet in greenlets], len(told))
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("timeouts", [("30", "30"), ("30", "0.1")])
+@pytest.mark.slow
 def test_greenlets_may_close_one_producer_at_the_same_time(
     cluster: ScriptedCluster, library: str, order: str, timeouts: tuple[str, str]
 ) -> None:
@@ -345,6 +349,7 @@ print("parent", ended(waiter), flush=True)
 
 @needs_fork
 @needs_module("gevent")
+@pytest.mark.slow
 def test_a_forked_child_of_gevent_goes_on_with_copies_of_the_greenlets(cluster: ScriptedCluster) -> None:
     with Program(BEGIN + FORK, "gevent", "patched first", *cluster.bootstrap_servers) as program:
         assert program.end() == 0, program.said
@@ -385,6 +390,7 @@ producer.close()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_log_handlers_locks_are_shared_with_the_applications_greenlets(
     cluster: ScriptedCluster, library: str
 ) -> None:
@@ -415,6 +421,7 @@ producer.close(30)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_a_process_may_be_patched_after_its_producer_was_made(cluster: ScriptedCluster, library: str) -> None:
     late = BEGIN.replace("gevent.monkey.patch_all(thread=threads)", "").replace(
         "eventlet.monkey_patch(**", "dict(**"
@@ -440,6 +447,7 @@ producer.close(30)
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
 def test_records_go_over_tls_in_a_patched_process(library: str, order: str, tmp_path: Path) -> None:
     authority = Authority()
     with ScriptedCluster(tls=authority.server(), orders=1) as cluster:

@@ -83,6 +83,7 @@ def test_an_advertised_port_that_cannot_be_reached(caplog: pytest.LogCaptureFixt
     assert advice in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_advertised_address_that_stays_silent() -> None:
     with odd_server(is_silent) as silent, ScriptedCluster(orders=1) as cluster:
         cluster.advertised[1] = split(silent)
@@ -129,6 +130,7 @@ def test_an_address_that_accepts_and_is_silent_is_named_before_the_first_timeout
         producer.send("orders", b"1").get(WAIT_S)
 
 
+@pytest.mark.slow
 def test_a_get_that_times_out_says_why_there_is_no_outcome() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
@@ -171,6 +173,7 @@ def test_a_cluster_whose_brokers_cannot_be_reached_logs_one_line_a_second(
 # Topics
 
 
+@pytest.mark.slow
 def test_a_missing_topic_is_reported_long_before_the_records_fail(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedCluster() as cluster, producing(cluster, client_id="shop", max_block_ms=60_000) as producer:
         future = producer.send("orders", b"1")
@@ -321,6 +324,7 @@ def test_records_in_batches_count_as_unfinished_until_they_are_acknowledged() ->
         assert accumulator.unfinished() == {"orders": 3, "missing": 1}
 
 
+@pytest.mark.slow
 def test_a_long_close_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cyproducer")
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
@@ -343,6 +347,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_an_exit_that_waits_says_for_what_and_ctrl_c_ends_it() -> None:
     dead = refusing_address()
     with Program(AT_EXIT, dead) as program:

@@ -60,6 +60,7 @@ def test_a_single_record_has_the_time_of_its_send() -> None:
             assert cluster.topics["orders"].partitions[0].records[-1].timestamp == metadata.timestamp
 
 
+@pytest.mark.slow
 def test_consecutive_records_have_the_time_of_their_send_or_of_the_last_clock_tick() -> None:
     tick_ms = 20
     with ScriptedCluster(orders=1) as cluster, producing(cluster, linger_ms=1000) as producer:

@@ -461,6 +461,7 @@ def test_a_closed_producer_leaves_no_thread_and_no_descriptor() -> None:
         assert own_threads() <= threads
 
 
+@pytest.mark.slow
 def test_closed_and_unreachable_producers_cause_no_resource_warnings() -> None:
     # What other clients left open in earlier tests.
     gc.collect()

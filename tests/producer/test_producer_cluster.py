@@ -147,6 +147,7 @@ def test_a_partition_without_leader_waits_for_one() -> None:
         assert waiting.get(WAIT_S).offset == 0
 
 
+@pytest.mark.slow
 def test_a_record_for_a_leaderless_partition_times_out_and_says_so() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
@@ -230,6 +231,7 @@ def test_a_dead_leader_is_replaced_when_metadata_names_another() -> None:
         assert waiting.get(WAIT_S).offset == 1
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_back_is_used_even_if_nothing_waited_for_it() -> None:
     """
     1. The broker goes.
@@ -327,6 +329,7 @@ def test_an_idle_topic_is_forgotten_and_requested_again_on_use() -> None:
         assert producer.partitions_for("idle") == {0}
 
 
+@pytest.mark.slow
 def test_a_topic_in_use_is_not_forgotten() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,

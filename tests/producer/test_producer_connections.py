@@ -124,6 +124,7 @@ ENDLESS: dict[str, Any] = {"socket_connection_setup_timeout_ms": math.inf}
 
 
 @pytest.mark.usefixtures("first_first")
+@pytest.mark.slow
 def test_a_silent_bootstrap_server_delays_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
@@ -299,6 +300,7 @@ class TwoAddresses:
         pass
 
 
+@pytest.mark.slow
 def test_the_first_connected_address_of_a_broker_is_kept(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -429,6 +431,7 @@ def test_a_connection_with_a_metadata_request_in_flight_is_not_idle() -> None:
         assert future.get(WAIT_S).offset == 0
 
 
+@pytest.mark.slow
 def test_an_idle_timeout_during_a_request_does_not_spin_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     held, ticks = threading.Event(), []
     tick = NetworkClient.tick

@@ -106,6 +106,7 @@ def test_an_earlier_deadline_shortens_a_close_in_another_thread() -> None:
         assert future.failed()
 
 
+@pytest.mark.slow
 def test_every_future_has_an_outcome_when_close_returns_while_others_send() -> None:
     futures: list[list[RecordFuture]] = [[] for _ in range(4)]
     refused = threading.Semaphore(0)
@@ -162,6 +163,7 @@ def test_64_threads_share_a_producer() -> None:
                 assert mine == sorted(mine)
 
 
+@pytest.mark.slow
 def test_max_block_ms_limits_the_wait_for_metadata_of_every_record() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=300) as producer:
         producer.send("orders", b"1").get(WAIT_S)

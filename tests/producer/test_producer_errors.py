@@ -66,6 +66,7 @@ def test_the_error_after_the_timeout_names_a_closed_port(how: str) -> None:
         assert "'orders'" in text
 
 
+@pytest.mark.slow
 def test_wait_ready_names_every_address_with_its_failure() -> None:
     first, second = refusing_address(), refusing_address()
     with (
@@ -350,6 +351,7 @@ def test_a_failing_interceptor_class_leaves_no_thread_behind() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_acks_0_to_a_broker_that_stops_reading_fails_in_time() -> None:
     """The request is never acknowledged. Only the end of its write completes it, and the write never ends."""
     stopped = threading.Event()

@@ -76,6 +76,7 @@ KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=500).send("orders
 """
 
 
+@pytest.mark.slow
 def test_the_exit_reports_the_losses_of_a_collected_producer() -> None:
     done = run_to_exit(LOSING, refusing_address())
     assert done.returncode == 0
@@ -147,6 +148,7 @@ def test_the_exit_of_a_process_without_close_delivers_everything() -> None:
         assert cluster.topics["orders"].values == [b"%d" % i for i in range(1000)]
 
 
+@pytest.mark.slow
 def test_the_exit_of_a_process_reports_losses() -> None:
     began = time.monotonic()
     done = run_to_exit(SENDS, refusing_address(), "500")
@@ -240,6 +242,7 @@ waiting.wait()
 
 @pytest.mark.parametrize("what", ["once", "again", "callback"])
 @pytest.mark.parametrize("close_timeout_ms", [0, 300])
+@pytest.mark.slow
 def test_the_interpreter_ends_while_daemon_threads_wait_for_records(what: str, close_timeout_ms: int) -> None:
     began = time.monotonic()
     done = run_to_exit(WAITING, refusing_address(), str(close_timeout_ms), what)

@@ -308,6 +308,7 @@ def test_a_fork_in_a_serializer_sends_the_record_from_both() -> None:
     assert cluster.topics["orders"].values == [b"parent", b"child", b"fork"]
 
 
+@pytest.mark.slow
 def test_a_grandchild_sends_too_whether_or_not_the_child_did() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"parent").get(WAIT_S)
@@ -430,6 +431,7 @@ class WatchedSession(ssl.SSLObject):
 
 
 @pytest.mark.parametrize("without_gil", [True, False])
+@pytest.mark.slow
 def test_a_child_authenticates_over_tls_and_leaves_the_parents_sessions_alone(without_gil: bool) -> None:
     authority = Authority()
     context = authority.client()

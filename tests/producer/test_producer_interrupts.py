@@ -96,6 +96,7 @@ def test_close_continues_after_ctrl_c(stuck: str, interrupt: Callable[[], None])
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.slow
 def test_a_signal_handler_may_close_in_the_middle_of_a_send(codec: str) -> None:
     """These sends spend most of their time compressing, when no other thread can complete the batch."""
     data = os.urandom(6000).hex().encode()

@@ -71,6 +71,7 @@ def test_the_exit_of_a_forked_multiprocessing_child_delivers_its_records(
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.slow
 def test_a_producer_can_be_an_argument_of_a_process_that_is_not_forked(method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {method}")

@@ -278,6 +278,7 @@ def test_the_error_of_a_timeout_says_what_is_missing(
     assert "it may be done: call again to learn the outcome" in text
 
 
+@pytest.mark.slow
 def test_a_response_that_does_not_come_ends_in_a_timeout(
     cluster: ScriptedCluster, admin: TransactionAdmin
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_broker_that_wants_an_abort(cluster: ScriptedCluster, admin: Transacti
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.slow
 def test_a_secured_cluster(mechanism: str) -> None:
     """With the security options of a producer: TLS and SASL, at each of the brokers that are asked."""
     authority, server = tls.Authority(), SaslServer()
@@ -483,6 +485,7 @@ def test_brokers_without_the_request(cluster: ScriptedCluster, admin: Transactio
     assert admin.commit(PREPARED).outcome is Outcome.COMMITTED
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_list_is_no_empty_list(
     cluster: ScriptedCluster, admin: TransactionAdmin
 ) -> None:
@@ -686,6 +689,7 @@ def test_connections_are_kept_and_closed(cluster: ScriptedCluster) -> None:
         admin.describe_transaction("tx")
 
 
+@pytest.mark.slow
 def test_brokers_that_are_not_there() -> None:
     with TransactionAdmin({"bootstrap_servers": "127.0.0.1:1"}) as admin:
         with pytest.raises(errors.NoBrokersAvailable, match=r"within 0\.2 s"):
@@ -715,6 +719,7 @@ def test_closing_ends_a_call(cluster: ScriptedCluster) -> None:
     assert time.monotonic() - began < WAIT_S / 2
 
 
+@pytest.mark.slow
 def test_one_that_is_forgotten_is_closed(cluster: ScriptedCluster) -> None:
     admin = TransactionAdmin(options(cluster))
     admin.wait_ready()

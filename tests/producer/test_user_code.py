@@ -117,6 +117,7 @@ def test_a_handler_may_wait_for_a_lock_that_a_sending_thread_holds() -> None:
             assert not handler.returned.is_set()
 
 
+@pytest.mark.slow
 def test_a_handlers_exception_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def act() -> None:
         raise SystemExit("not my day")
@@ -159,6 +160,7 @@ def test_delivery_timeout_ms_holds_if_a_handler_never_returns() -> None:
 
 
 @pytest.mark.parametrize("what", ["flush", "close"])
+@pytest.mark.slow
 def test_a_handler_does_not_deadlock_with_a_callback_that_logs(what: str) -> None:
     """The callback logs, and needs the lock of the handler that waits for the callback."""
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
@@ -199,6 +201,7 @@ def test_close_waits_for_the_log_lines_of_its_producer() -> None:
             assert [line.levelname for line in handler.lines] == ["WARNING", "ERROR"]
 
 
+@pytest.mark.slow
 def test_batches_that_fail_for_one_reason_give_one_line_and_a_count() -> None:
     # Nothing else wakes the sender up for a minute.
     given = {"linger_ms": 20, "request_timeout_ms": 60_000}
@@ -356,6 +359,7 @@ collectors: list[KafkaProducer] = []
     ],
 )
 @pytest.mark.parametrize("own", [False, True])
+@pytest.mark.slow
 def test_a_finalizer_on_a_sender_thread_may_not_wait(
     own: bool, name: str, call: Callable[[KafkaProducer, Any], object]
 ) -> None:

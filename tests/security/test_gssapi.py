@@ -377,6 +377,7 @@ def test_a_kdc_that_is_not_there_is_no_refusal(
     assert library.failures == []
 
 
+@pytest.mark.slow
 def test_a_kdc_that_is_silent_is_named(library: Library, producer: Callable[..., KafkaProducer]) -> None:
     library.hangs = threading.Event()
     ours = producer(

@@ -104,6 +104,7 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
         assert trouble in text, trouble
 
 
+@pytest.mark.slow
 def test_the_histories_of_transactions_contain_every_kind_of_trouble() -> None:
     lines: list[str] = []
     for seed in range(1, 400):

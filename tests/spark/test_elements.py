@@ -124,6 +124,7 @@ def test_the_number_taken_doubles_up_to_the_limits() -> None:
     assert runs([b"v", b"v", b"v" * 100, b"v", b"v"], most_bytes=50) == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_slow_elements_do_not_wait_for_others() -> None:
     limit = 200_000_000
 

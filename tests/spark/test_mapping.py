@@ -80,6 +80,7 @@ def test_it_does_not_linger_at_the_end(broker: EmbeddedBroker) -> None:
         ("nowhere", values(b"1"), KafkaTimeoutError, "no metadata of topic 'nowhere'"),
     ],
 )
+@pytest.mark.slow
 def test_an_error_that_concerns_all_rows_fails_the_task(
     broker: EmbeddedBroker, topic: str, batch: pa.RecordBatch, error: type[Exception], says: str
 ) -> None:

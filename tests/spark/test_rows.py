@@ -449,6 +449,7 @@ def test_rows_of_which_some_were_accepted_are_not_sent_again(
     assert [r.value for r in read_all(broker.bootstrap_servers, "midway", 1)] == [b"1"]
 
 
+@pytest.mark.slow
 def test_elements_are_taken_no_faster_than_outcomes(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_summary_counts_retries(broker: EmbeddedBroker, producer: KafkaProdu
     assert [r.value for r in found][-3:] == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 def test_the_p99_is_that_of_the_task(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     """The producer's own percentile covers its last 30 seconds: it still shows the slow task."""
     broker.create_topic("slow-once", 1)
@@ -165,6 +166,7 @@ def test_a_row_that_cannot_be_written_fails_the_task(
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
+@pytest.mark.slow
 def test_only_rows_that_cannot_be_written_become_dead_letters(
     broker: EmbeddedBroker, producer: KafkaProducer
 ) -> None:
@@ -207,6 +209,7 @@ def test_an_outage_creates_no_dead_letters(broker: EmbeddedBroker) -> None:
     assert isinstance(raised.value.cause, KafkaTimeoutError)
 
 
+@pytest.mark.slow
 def test_a_missing_dead_letter_topic_is_an_error_at_once(producer: KafkaProducer) -> None:
     with pytest.raises(DeadLetterError, match=r"deadLetterTopic 'nowhere'.*UnknownTopicOrPartition"):
         DeadLetters(producer, "nowhere")

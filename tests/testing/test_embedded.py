@@ -71,6 +71,7 @@ def refuses_connections(address: str) -> bool:
         return probe.connect_ex((host, int(port))) != 0
 
 
+@pytest.mark.slow
 def test_written_records_can_be_read_back(broker: EmbeddedBroker) -> None:
     assert produce(broker, "echo", b"hello", **{"enable.idempotence": True}) == [None]
 
@@ -223,6 +224,7 @@ def test_a_broker_that_does_not_exist_cannot_be_taken_down(broker: EmbeddedBroke
         broker.take_down(9)
 
 
+@pytest.mark.slow
 def test_delay_delays_responses() -> None:
     with EmbeddedBroker(topics={"slow": 1}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
@@ -335,6 +337,7 @@ def test_a_confluent_kafka_without_a_mock_cluster_is_named(
         ("SASL_PLAINTEXT", "has no SASL, .*: set security_protocol='PLAINTEXT'"),
     ],
 )
+@pytest.mark.slow
 def test_a_producer_with_tls_or_sasl_is_told_that_the_broker_has_neither(
     broker: EmbeddedBroker, protocol: Any, says: str
 ) -> None:
