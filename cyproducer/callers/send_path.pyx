@@ -185,13 +185,21 @@ cdef class SendPath:
         for record in records:
             topic = ""
             try:
-                if type(record) is not ProducerRecord:
-                    # A mapping may be anything that looks like one.
-                    if isinstance(record, Mapping):
-                        record = ProducerRecord(**record)
-                    else:
-                        record = ProducerRecord(*record)
-                topic, value, key, headers, partition, timestamp_ms = record
+                if type(record) is tuple and 0 < len(record) <= 6:
+                    topic = record[0]
+                    value = record[1] if len(record) > 1 else None
+                    key = record[2] if len(record) > 2 else None
+                    headers = record[3] if len(record) > 3 else None
+                    partition = record[4] if len(record) > 4 else None
+                    timestamp_ms = record[5] if len(record) > 5 else None
+                else:
+                    if type(record) is not ProducerRecord:
+                        # A mapping may be anything that looks like one.
+                        if isinstance(record, Mapping):
+                            record = ProducerRecord(**record)
+                        else:
+                            record = ProducerRecord(*record)
+                    topic, value, key, headers, partition, timestamp_ms = record
                 if wrapped:
                     future = self.send(topic, value, key, headers, partition, timestamp_ms)
                 elif self.extensions is not None:

@@ -25,6 +25,7 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.futures.delivery import RecordFuture
+from cyproducer.structs import ProducerRecord
 from tools.harness.reference_records import Record, batch_of, encode_batch
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, until
@@ -299,6 +300,24 @@ def test_a_serializer_makes_the_bytes_that_are_sent() -> None:
     with Rig({"t": [1]}, extensions=Extensions(value_serializer=str.encode)) as rig:
         rig.send("t", "text", b"k", timestamp_ms=9)
         assert sent(rig) == Record(0, 9, b"k", b"text")
+
+
+def test_send_all_takes_tuples_of_any_length() -> None:
+    whole = ("t", b"v", b"k", [("h", b"1")], 1, 9)
+    with Rig({"t": [1, 1]}) as rig:
+        rig.connect(1)
+        futures = rig.path.send_all(
+            [whole[:size] for size in range(8)] + [(*whole, 5), ProducerRecord(*whole)]
+        )
+        errors = [type(future.exception) for future in futures if future.failed()]
+        # Without a topic, without a value, too long.
+        assert errors == [TypeError, ValueError, TypeError]
+        rig.accumulator.flush(0)
+        rig.answer_all()
+        records = [record for found in rig.log.values() for record in found]
+        assert len(records) == 7
+        assert [record.headers for record in records].count((("h", b"1"),)) == 5
+        assert rig.log["t", 1][-1].timestamp == 9
 
 
 # Waiting for memory
