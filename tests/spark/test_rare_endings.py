@@ -13,7 +13,7 @@ from cyproducer.spark.dead_letters import CUT_BYTES, DeadLetters
 from cyproducer.spark.sending import TaskWriter, write_all
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
 from cyproducer.testing import EmbeddedBroker
-from tests.spark.test_sending import PLAIN, Picky, values
+from tests.spark.writing import PLAIN, Picky, values
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.spark import dead_letters
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import CUT_BYTES, DeadLetterError, DeadLetters
-from tests.spark.test_sending import PLAIN, values
+from tests.spark.writing import PLAIN, values
 
 
 class Topic:

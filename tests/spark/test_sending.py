@@ -1,17 +1,13 @@
 """Tests the writing of a task's rows: division by topic, the summary, and rows that can't be written."""
 
 import pickle
-from array import array
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cyproducer.errors import (
-    BulkSendError,
-    InvalidRecordError,
     InvalidTopicError,
     KafkaTimeoutError,
     RecordTooLargeError,
@@ -23,12 +19,11 @@ from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetterError, DeadLetters
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
 from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction, merge, merge_ranges
-from cyproducer.structs import FailedRows
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
+from tests.spark.writing import PLAIN, Picky, values
 
 BY_TOPIC = Columns(value="value", key="key", topic="topic")
-PLAIN = Columns(value="value")
 PRODUCE = 0
 NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
 
@@ -42,10 +37,6 @@ def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
     }
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
         yield producer
-
-
-def values(*given: bytes | None) -> pa.RecordBatch:
-    return pa.record_batch({"value": pa.array(given, pa.binary())})
 
 
 def rows(*given: tuple[str | None, str, bytes | None]) -> pa.RecordBatch:
@@ -266,36 +257,6 @@ def test_rows_whose_topic_is_invalid_utf8_are_not_written(
     assert (summary.rows, summary.dead_letters) == (others, 1)
     (letter,) = read(broker, f"nameless-dead-{others}", 1)
     assert (letter.key, letter.value) == (b"0", b"v")
-
-
-class Picky:
-    """A producer whose brokers refuse batches of more than one record."""
-
-    def __init__(self, producer: KafkaProducer) -> None:
-        self.config = producer.config
-        self._runtime = producer._runtime
-        self.under_way = 0
-        self.taken: list[bytes] = []
-
-    def flush(self, timeout: float) -> None:
-        pass
-
-    def send_arrow(self, topic: str, rows: pa.RecordBatch, **columns: Any) -> Any:
-        # If both halves were sent at once, they would be in one batch again.
-        assert rows.num_rows > 1 or self.under_way == 0
-        self.under_way += 1
-        return SimpleNamespace(is_done=False, get=lambda: self.answer(rows))
-
-    def answer(self, rows: pa.RecordBatch) -> Any:
-        self.under_way -= 1
-        metadata: Any = SimpleNamespace(ranges=())
-        if rows.num_rows == 1:
-            self.taken += rows.column("value").to_pylist()
-            return metadata
-        cause = InvalidRecordError("two")
-        cause.maybe_written = False
-        failed = FailedRows(0, cause, array("q", range(rows.num_rows)))
-        raise BulkSendError("refused", metadata=metadata, failures=[failed])
 
 
 @pytest.mark.slow

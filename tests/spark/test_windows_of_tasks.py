@@ -14,7 +14,7 @@ from cyproducer.spark import rows as rows_module
 from cyproducer.spark.rows import produce_partitions
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
 from cyproducer.structs import FailedRows
-from tests.spark.test_sending import PLAIN, values
+from tests.spark.writing import PLAIN, values
 
 # Elements
 
