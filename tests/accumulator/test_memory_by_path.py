@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cyproducer.callers.bulk_path import BulkPath
+from cyproducer.callers.extensions import Extensions
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError
 from cyproducer.records.compression import compressor_for
+from cyproducer.structs import ProducerRecord
 from tests.malloc import lent_bytes, needs_glibc
 from tools.harness.rig import Rig
 
@@ -21,7 +24,7 @@ VALUE = bytes(range(256)) * 16
 ROUNDS = 150
 MOST_LEFT = ROUNDS * len(VALUE) // 8
 """The most bytes that 150 rounds may leave; one leaked record per round would be eight times as much."""
-REQUEST_TIMED_OUT, TOO_LARGE = 7, 10
+REQUEST_TIMED_OUT, TOO_LARGE, DENIED = 7, 10, 29
 
 
 def acknowledged(rig: Rig) -> None:
@@ -119,6 +122,50 @@ def many_refused(rig: Rig) -> None:
         rig.path.send_many("t", [*[VALUE] * 9, 1])
 
 
+def many_with_columns(rig: Rig) -> None:
+    rows: Any = [[("h", VALUE)] * 2] * 9
+    future = rig.path.send_many("t", [VALUE] * 9, headers=rows, partition=[0] * 9, timestamp_ms=[None] * 9)
+    rig.answer_all()
+    assert future.get(0).count == 9
+
+
+def many_with_a_wrong_column(rig: Rig) -> None:
+    rows: Any = [[("h", VALUE)], [("h", 1)]]
+    times: Any = [1, "2"]
+    with pytest.raises(TypeError, match=r"headers\[1\]"):
+        rig.path.send_many("t", [VALUE] * 2, headers=rows)
+    with pytest.raises(TypeError, match=r"timestamp_ms\[1\]"):
+        rig.path.send_many("t", [VALUE] * 2, headers=rows[0], partition=[0, 0], timestamp_ms=times)
+
+
+class Interceptor:
+    """Keeps what its methods get, until the next record."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.sent = record
+        return record
+
+    def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
+        self.seen = metadata, error
+
+
+def extended(rig: Rig) -> None:
+    """Through serializers that make new bytes, an interceptor and a callback."""
+    path = BulkPath[Any, Any]()
+    given: Any = {"value_serializer": lambda data: bytes(data) + b"!", "interceptors": [Interceptor()]}
+    path._open_path(rig.accumulator, 1 << 20, 1000, Extensions(**given))
+    seen: list[Any] = []
+    with pytest.raises(TypeError):
+        path.send("t", 1.5)
+    for error in (0, DENIED):
+        future = path.send("t", bytearray(VALUE), headers=[("h", VALUE)]).add_both(seen.append)
+        for request in rig.requests():
+            rig.answer(request, error)
+        rig.run_callbacks()
+        assert future.is_done
+    assert len(seen) == 2
+
+
 def columns(rig: Rig) -> None:
     headers = pa.array([[("h", VALUE)]] * 9, pa.list_(pa.struct([("k", pa.string()), ("v", pa.binary())])))
     rows = pa.record_batch({"value": pa.array([VALUE] * 9), "headers": headers})
@@ -133,7 +180,8 @@ def columns(rig: Rig) -> None:
     "path",
     [
         acknowledged, filled, retried, cut, split, expired_in_its_queue, expired_on_the_wire, parked,
-        expired_while_parked, refused, many, many_refused, columns,
+        expired_while_parked, refused, many, many_refused, many_with_columns, many_with_a_wrong_column,
+        extended, columns,
     ],
     ids=lambda path: path.__name__,
 )  # fmt: skip
