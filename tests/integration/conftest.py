@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.kafka_install import missing_tools
-from tools.harness.transactions import TRANSACTION_PROPERTIES
+
+if TYPE_CHECKING:
+    from tools.harness.kafka_cluster import KafkaCluster
 
 SKIPPED = pytest.StashKey[list[str]]()
 
@@ -49,21 +52,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One node, shared by the whole run. Tests must use unique topic names."""
-    yield from _running(KafkaCluster(1, directory=tmp_path_factory.mktemp("kafka")))
+    yield from _running(_cluster(1, tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="module")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three nodes, shared by a module. A test that kills or pauses a node must bring it back."""
-    yield from _running(KafkaCluster(3, directory=tmp_path_factory.mktemp("kafka-cluster")))
+    yield from _running(_cluster(3, tmp_path_factory.mktemp("kafka-cluster")))
 
 
 @pytest.fixture(scope="session")
 def transactional_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three nodes whose transactions time out soon, shared by the modules that test transactions. A test that
     kills a node must bring it back."""
+    from tools.harness.transactions import TRANSACTION_PROPERTIES
+
     directory = tmp_path_factory.mktemp("transactional-kafka")
-    yield from _running(KafkaCluster(3, TRANSACTION_PROPERTIES, directory=directory))
+    yield from _running(_cluster(3, directory, TRANSACTION_PROPERTIES))
+
+
+def _cluster(nodes: int, directory: Path, properties: Mapping[str, Any] | None = None) -> KafkaCluster:
+    # Not at the top: confluent-kafka has no wheel for some Pythons, and a conftest that skips ends the run.
+    from tools.harness.kafka_cluster import KafkaCluster
+
+    return KafkaCluster(nodes, properties, directory=directory)
 
 
 def _running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
