@@ -1,14 +1,10 @@
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import disjoint_base
 
-from cyproducer.control.cluster_view import ClusterView
+from cyproducer.control.cluster_view import HasView
 from cyproducer.control.partitioners import CustomPartitioner
-
-class HasView(Protocol):
-    @property
-    def view(self) -> ClusterView: ...
 
 @disjoint_base
 class TopicPartitions: ...

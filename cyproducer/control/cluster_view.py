@@ -6,7 +6,7 @@ them for any length of time.
 
 from collections.abc import Mapping, Set
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 
 class BrokerMetadata(NamedTuple):
@@ -150,3 +150,11 @@ class ClusterView:
         if view is None:
             return None
         return self._brokers.get(view.leaders.get(partition, -1))
+
+
+class HasView(Protocol):
+    """Who knows the current view of the cluster."""
+
+    @property
+    def view(self) -> ClusterView:
+        """The current view; another object after each change."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cyproducer.confluent import Producer
+from cyproducer.runtime import open_runtimes
 from tests.network.odd_servers import refusing_address
 from tests.network.scripted_broker import ScriptedCluster
 
@@ -35,3 +36,12 @@ def make(cluster: ScriptedCluster) -> Iterator[Make]:
         if producer._path() is not None:
             producer.purge()
             producer.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """Ends the producers that a test leaves to the garbage collector, as programs of confluent-kafka do. They
+    would go on closing beside later tests, which look for threads and producers."""
+    yield
+    for runtime in open_runtimes():
+        runtime.close(0)
