@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t
 
 from cyproducer.futures.delivery cimport RecordFuture, as_named
 from cyproducer.futures.invoke_callback cimport ON_BOTH
-from cyproducer.records.row_source cimport is_header_list
+from cyproducer.records.row_source cimport is_header_list, no_content
 
 import logging
 
@@ -118,10 +118,7 @@ cdef class Extensions:
             value = new_values[i]
             key = new_keys[i]
             if value is None and key is None:
-                raise ValueError(
-                    f"values[{i}]: is null, and so is the key: a record needs a value or a key (a tombstone "
-                    "is a key with a null value)"
-                )
+                raise no_content(f"values[{i}]")
             own = None if rows is None else rows[i]
             what = "key"
             try:

@@ -77,4 +77,5 @@ cdef int check_rows(
     RowSource source, int32_t partitions, int64_t max_request_size, bint given
 ) except -1
 cdef int64_t largest_row(RowSource source) noexcept nogil
+cdef object no_content(str place)
 cpdef bint is_header_list(object headers) except -1

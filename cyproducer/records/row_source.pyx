@@ -237,15 +237,12 @@ cdef class RowSource:
         cdef int too_large = 0
         cdef int64_t* numbers
         cdef tuple items
-        kind = type(sequence).__name__
+        # Iterable, but into no numbers.
         if isinstance(sequence, (str, bytes)):
-            sequence = None
-        try:
-            items = tuple(sequence)
-        except TypeError as error:
             raise TypeError(
-                f"{name}: must be an int, None, or a sequence of them, not {kind}"
-            ) from error
+                f"{name}: must be an int, None, or a sequence of them, not {type(sequence).__name__}"
+            )
+        items = tuple(sequence)
         if len(items) != self.count:
             raise ValueError(
                 f"{name}: has {len(items)} items, values {self.count}: must have the same length"
@@ -359,10 +356,7 @@ cdef class RowSource:
         if ok:
             return 0
         if key_size < 0 and value_size < 0:
-            raise ValueError(
-                f"{self.place(self.value_name or self.key_name, before + row)}: is null, and so is the key: "
-                "a record needs a value or a key (a tombstone is a key with a null value)"
-            )
+            raise no_content(self.place(self.value_name or self.key_name, before + row))
         place = self.place(self.value_name or self.key_name, before + row)
         raise record_too_large(f"{place}: the record", bound, max_request_size)
 
@@ -607,6 +601,14 @@ cdef Items items_of(object sequence, str name):
     cdef Items items = Items.__new__(Items)
     items.take(sequence, name)
     return items
+
+
+cdef object no_content(str place):
+    """The error for a row that has neither a value nor a key."""
+    return ValueError(
+        f"{place}: is null, and so is the key: a record needs a value or a key (a tombstone is a key with a "
+        "null value)"
+    )
 
 
 cpdef bint is_header_list(object headers) except -1:
