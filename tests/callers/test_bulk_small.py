@@ -1,6 +1,7 @@
 """Bulk calls of few rows, and topics of many partitions: their cost, and finding the rows again."""
 
 import math
+import os
 import resource
 import sys
 import threading
@@ -79,6 +80,10 @@ def fastest(call: Callable[..., object], *arguments: Any) -> float:
     return best
 
 
+@pytest.mark.skipif(
+    "malloc.perturb" in os.environ.get("GLIBC_TUNABLES", ""),
+    reason="a malloc that overwrites freed memory makes what is freed dear",
+)
 @pytest.mark.parametrize("partitions", [3, MANY])
 def test_one_row_costs_only_a_few_times_as_much_as_send(partitions: int) -> None:
     # The fastest of many interleaved rounds. Measured: 5 and 8 times as much; in an older version 15 and 45.

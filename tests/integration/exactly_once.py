@@ -400,11 +400,18 @@ class Campaign:
                 copier.signal(signal.SIGCONT)
                 copier.kill()
 
+    def _open_ones(self) -> dict[str, str]:
+        return {name: state for name, state in self._transactions.open().items() if name in self._ids}
+
     def _check(self) -> None:
         servers = self._cluster.bootstrap_servers
         complaints = []
-        open_ones = {name: state for name, state in self._transactions.open().items() if name in self._ids}
-        if open_ones:
+        # A coordinator answers EndTxn when its decision is in its log (PrepareCommit), and writes the markers
+        # to the partitions afterwards.
+        for _ in looks(PATIENCE_S):
+            if not (open_ones := self._open_ones()):
+                break
+        else:
             complaints.append(f"transactions are open: {open_ones}")
         for topic, partitions in ((self.target, PARTITIONS), (self.audit, 1)):
             stable, ends = (
