@@ -11,7 +11,8 @@ from cpython.long cimport PyLong_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t
 
-from cyproducer.futures.delivery cimport RecordFuture, as_named
+from cyproducer.base.named_tuples cimport new_named, set_field
+from cyproducer.futures.delivery cimport RecordFuture
 from cyproducer.futures.invoke_callback cimport ON_BOTH
 from cyproducer.records.row_source cimport is_header_list, no_content
 
@@ -24,6 +25,10 @@ cdef extern from "<Python.h>":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 log = logging.getLogger("cyproducer")
+
+# As a C variable: looking the class up takes longer than filling it.
+cdef type record_kind = ProducerRecord
+
 
 cdef tuple form_of(object serializer):
     """The ``Form``, and what to call."""
@@ -142,7 +147,7 @@ cdef class Extensions:
         for interceptor, on_send in self.on_sends:
             try:
                 changed = on_send(record)
-                if not isinstance(changed, ProducerRecord):
+                if not isinstance(changed, record_kind):
                     raise TypeError(f"on_send returned {changed!r}: it must return a ProducerRecord")
                 record = changed
             except Exception:
@@ -244,7 +249,14 @@ cdef object as_record(
     object topic, object value, object key, object headers, object partition, object timestamp_ms
 ):
     """A ``ProducerRecord``."""
-    return as_named(ProducerRecord, (topic, value, key, headers, partition, timestamp_ms))
+    cdef tuple made = new_named(record_kind, 6)
+    set_field(made, 0, topic)
+    set_field(made, 1, value)
+    set_field(made, 2, key)
+    set_field(made, 3, headers)
+    set_field(made, 4, partition)
+    set_field(made, 5, timestamp_ms)
+    return made
 
 
 cdef inline object serialized(int form, object serializer, object topic, object headers, object data):

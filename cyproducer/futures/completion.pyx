@@ -189,19 +189,22 @@ cdef class CompletionQueue:
         """Runs the callbacks of one delivery and drops its reference; returns the number of records."""
         cdef int64_t left = d.callbacks
         cdef list waiting = in_order(take_callbacks(d))
-        cdef RecordFuture future
+        cdef RecordFuture future = None
+        cdef Py_ssize_t at = 0
         delivery_unref(d)
         try:
-            for future in waiting:
-                while True:
-                    try:
+            while at < len(waiting):
+                try:
+                    while at < len(waiting):
+                        future = <RecordFuture>waiting[at]
                         future._run_callbacks()
-                        break
-                    except BaseException:
-                        # SystemExit, for example: it would end this thread, and so all later callbacks.
-                        log.exception("a callback of a record for topic %r raised", future.topic)
-                left -= 1
-                self._catch_up(1)
+                        at += 1
+                        left -= 1
+                        self._catch_up(1)
+                except BaseException:
+                    # SystemExit, for example: it would end this thread, and so all later callbacks. The same
+                    # future may have more.
+                    log.exception("a callback of a record for topic %r raised", future.topic)
         finally:
             self._catch_up(left)
         return len(waiting)

@@ -97,13 +97,13 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
-cdef object as_named(type kind, tuple fields)
+cdef object as_int(int64_t timestamp_ms)
 cdef object place_of(object topic, int32_t partition)
 cdef object record_metadata(
     const Delivery* d,
     object place,
     int32_t index,
-    object timestamp_ms,
+    int64_t timestamp_ms,
     int32_t key_size,
     int32_t value_size,
     int32_t header_size,

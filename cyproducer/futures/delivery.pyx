@@ -41,6 +41,7 @@ from cyproducer.futures.invoke_callback cimport (
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.forks cimport own_process
 from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end
+from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.base.sync cimport (
     cyp_add32,
     cyp_add64,
@@ -70,9 +71,15 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
-# The last place that metadata was made for. The GIL guards both.
-cdef object last_place = (None, None)
+# The last place, and the last timestamp, that metadata was made for. The GIL guards them.
+cdef tuple last_place = (None, None)
 cdef int32_t last_partition = -1
+cdef object last_timestamp = -1
+cdef int64_t last_timestamp_ms = -1
+
+# As C variables: looking the classes up takes longer than filling them.
+cdef type metadata_kind = RecordMetadata
+cdef type place_kind = TopicPartition
 
 # Guards moving a future from a forwarded delivery to the delivery it was forwarded to.
 cdef pthread_mutex_t forward_lock
@@ -352,28 +359,33 @@ cdef void unlock_forwards() noexcept nogil:
     pthread_mutex_unlock(&forward_lock)
 
 
-cdef object as_named(type kind, tuple fields):
-    """A named tuple of type ``kind``, made without its constructor, which is a Python function."""
-    cdef tuple arguments = (fields,)
-    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
-
-
 cdef object place_of(object topic, int32_t partition):
     """A ``TopicPartition``. Records of a batch, whose outcomes are read one after the other, share one."""
     global last_place, last_partition
-    cdef object place = last_place
+    cdef tuple place = last_place
     if last_partition != partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>topic:
-        place = as_named(TopicPartition, (topic, partition))
+        place = new_named(place_kind, 2)
+        set_field(place, 0, topic)
+        set_field(place, 1, partition)
         last_place = place
         last_partition = partition
     return place
+
+
+cdef object as_int(int64_t timestamp_ms):
+    """The number. Adjacent records often have the same timestamp, and share one."""
+    global last_timestamp, last_timestamp_ms
+    if timestamp_ms != last_timestamp_ms:
+        last_timestamp = timestamp_ms
+        last_timestamp_ms = timestamp_ms
+    return last_timestamp
 
 
 cdef object record_metadata(
     const Delivery* d,
     object place,
     int32_t index,
-    object timestamp_ms,
+    int64_t timestamp_ms,
     int32_t key_size,
     int32_t value_size,
     int32_t header_size,
@@ -382,21 +394,17 @@ cdef object record_metadata(
 
     ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
     """
-    # Not filled field by field: what a tuple needs besides differs between versions of Python.
-    return as_named(
-        RecordMetadata,
-        (
-            <object>PyTuple_GET_ITEM(place, 0),
-            <object>PyTuple_GET_ITEM(place, 1),
-            place,
-            d.base_offset + index if d.base_offset >= 0 else -1,
-            d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
-            None,
-            key_size,
-            value_size,
-            header_size,
-        ),
-    )
+    cdef tuple made = new_named(metadata_kind, 9)
+    set_field(made, 0, <object>PyTuple_GET_ITEM(place, 0))
+    set_field(made, 1, <object>PyTuple_GET_ITEM(place, 1))
+    set_field(made, 2, place)
+    set_field(made, 3, d.base_offset + index if d.base_offset >= 0 else -1)
+    set_field(made, 4, as_int(d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms))
+    set_field(made, 5, None)
+    set_field(made, 6, key_size)
+    set_field(made, 7, value_size)
+    set_field(made, 8, header_size)
+    return made
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):

@@ -11,7 +11,7 @@ cdef class Group:
 
 cdef class LoopOutcomes:
     cdef object loop              # a weak reference
-    cdef object kind
+    cdef type kind                # of the metadata; None: RecordMetadata
     cdef bint without_metadata
     cdef dict groups              # address of a Delivery -> Group
     cdef object arrived

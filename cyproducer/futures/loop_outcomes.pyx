@@ -22,12 +22,13 @@ from collections import deque
 
 from libc.stdint cimport uintptr_t
 
+from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.futures.delivery cimport (
     FAILED,
     PENDING,
     Delivery,
     RecordFuture,
-    as_named,
+    as_int,
     delivery_ref,
     delivery_unref,
     fresh,
@@ -147,6 +148,7 @@ cdef class LoopOutcomes:
 
     cdef int _set(self, RecordFuture record, object future) except -1:
         cdef Delivery* d
+        cdef tuple made
         if record._state() == FAILED:
             future.set_exception(fresh(record._error()))
         elif self.without_metadata:
@@ -155,18 +157,13 @@ cdef class LoopOutcomes:
             future.set_result(record._metadata())
         else:
             d = record.delivery
-            future.set_result(
-                as_named(
-                    self.kind,
-                    (
-                        record.topic,
-                        d.partition,
-                        place_of(record.topic, d.partition),
-                        d.base_offset + record.index if d.base_offset >= 0 else -1,
-                        d.log_append_ms if d.log_append_ms >= 0 else record.timestamp_ms,
-                        1 if d.log_append_ms >= 0 else 0,
-                        None,
-                    ),
-                )
-            )
+            made = new_named(self.kind, 7)
+            set_field(made, 0, record.topic)
+            set_field(made, 1, d.partition)
+            set_field(made, 2, place_of(record.topic, d.partition))
+            set_field(made, 3, d.base_offset + record.index if d.base_offset >= 0 else -1)
+            set_field(made, 4, as_int(d.log_append_ms if d.log_append_ms >= 0 else record.timestamp_ms))
+            set_field(made, 5, 1 if d.log_append_ms >= 0 else 0)
+            set_field(made, 6, None)
+            future.set_result(made)
         return 0

@@ -195,8 +195,8 @@ def test_a_list_that_changes_during_the_call_is_read_as_by_a_for_loop() -> None:
 def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
     total = 1 << 20
     table = pa.table({"value": [b"x" * 1000] * 8000})
-    peaks = []
-    for _ in range(5):
+    # If the machine is too slow to answer in time, the call may take all memory.
+    for _ in range(30):
         with Rig({"t": [1, 1]}, buffer_memory=total) as rig:
             thread = threading.Thread(target=rig.path.send_arrow, args=("t", table))
             thread.start()
@@ -204,9 +204,9 @@ def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
                 rig.answer_all()
             rig.answer_all()
             assert sum(len(log) for log in rig.log.values()) == 8000
-            peaks.append(rig.pool.peak_bytes)
-    # If the machine is too slow to answer in time, the call may take all memory.
-    assert min(peaks) <= total * 7 // 8 + (1 << 16)
+        if (peak := rig.pool.peak_bytes) <= total * 7 // 8 + (1 << 16):
+            return
+    raise AssertionError(f"the call took {peak} of {total} bytes each time")
 
 
 def test_without_responses_rows_take_all_memory() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.control.connections import Address
 from cyproducer.errors import NameResolutionError
 from cyproducer.network.dns import MOST_THREADS, Resolution, Resolver
-from tools.harness.until import until
+from tools.harness.until import NewThreads, until
 
 TIMEOUT_S = 10.0
 
@@ -116,7 +116,7 @@ def test_address_families_alternate_and_the_preferred_one_is_first(harness: Harn
 
 
 def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> None:
-    before = threading.active_count()
+    new = NewThreads()
     harness.names.infos = {name: [info("10.0.0.1", 1)] for name in ("a", "b", "c", "d")}
     harness.names.hanging = {"a", "b"}
     hanging = [harness.resolver.resolve(name, 1) for name in ("a", "b")]
@@ -127,7 +127,7 @@ def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> No
     fourth = harness.resolver.resolve("d", 1)
     assert harness.answer().request is fourth
     assert sorted(harness.names.asked) == ["a", "b", "c", "d"]
-    assert threading.active_count() <= before + 4
+    assert len(new) <= 4
     assert all(thread.daemon for thread in harness.names.threads)
     assert threading.current_thread() not in harness.names.threads
     harness.names.hold_hanging.set()
@@ -137,32 +137,32 @@ def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> No
         answers += harness.resolver.poll()
     assert {answer.request for answer in answers} == set(hanging)
     # One thread stays for later look-ups.
-    until(lambda: threading.active_count() == before + 1, "the end of the other threads")
+    until(lambda: len(new) == 1, "the end of the other threads")
     harness.resolver.resolve("b", 1)
     assert harness.answer().addresses
     assert harness.names.asked.count("b") == 2
-    assert threading.active_count() == before + 1
+    assert len(new) == 1
 
 
 def test_names_that_come_one_by_one_need_one_thread(harness: Harness) -> None:
     harness.names.infos = {f"host{i}": [info("10.0.0.1", 1)] for i in range(20)}
-    before = threading.active_count()
+    new = NewThreads()
     for i in range(20):
         harness.resolver.resolve(f"host{i}", 1)
         harness.answer()
         until(lambda: harness.resolver._idle == 1, "a thread that is free")
     assert len(set(harness.names.threads)) == 1
-    assert threading.active_count() == before + 1
+    assert len(new) == 1
 
 
 def test_threads_are_bounded_and_waiting_look_ups_get_one(harness: Harness) -> None:
     names = [f"host{i}" for i in range(MOST_THREADS + 3)]
     harness.names.infos = {name: [info("10.0.0.1", 1)] for name in names}
     harness.names.hanging = set(names)
-    before = threading.active_count()
+    new = NewThreads()
     requests = [harness.resolver.resolve(name, 1) for name in names]
     until(lambda: len(harness.names.asked) == MOST_THREADS, "a look-up on every thread")
-    assert threading.active_count() == before + MOST_THREADS
+    assert len(new) == MOST_THREADS
     harness.names.hold_hanging.set()
     answers = []
     for _ in requests:
@@ -197,11 +197,11 @@ def test_without_threads_a_request_fails_and_the_next_one_may_succeed(
 def test_literal_addresses_are_answered_at_once_without_a_thread(
     harness: Harness, host: str, family: int, sockaddr: tuple[Any, ...]
 ) -> None:
-    before = threading.active_count()
+    new = NewThreads()
     request = harness.resolver.resolve(host, 9092)
     assert harness.wakes.acquire(blocking=False)
     assert harness.resolver.poll() == [Resolution(request, [Address(host, family, sockaddr)], None)]
-    assert threading.active_count() == before
+    assert not new
     assert harness.names.threads == []
 
 

@@ -19,7 +19,7 @@ from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
-from tools.harness.until import until
+from tools.harness.until import NewThreads, until
 
 
 def not_ready(server: str, **given: Any) -> str:
@@ -345,10 +345,10 @@ def test_a_failing_interceptor_class_leaves_no_thread_behind() -> None:
         def on_send(self, record: Any) -> Any:
             return record
 
-    before = threading.active_count()
+    new = NewThreads()
     with pytest.raises(RuntimeError, match="not today"):
         KafkaProducer(**options(bootstrap_servers=[refusing_address()], interceptors=[Broken]))
-    assert threading.active_count() == before
+    assert not new
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.errors import InvalidTopicError, KafkaConfigurationError
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
+from tools.harness.until import NewThreads
 
 
 class Misspelt:
@@ -51,10 +51,10 @@ def producer() -> Iterator[KafkaProducer]:
     ],
 )
 def test_a_wrong_plugin_is_refused_by_the_constructor(options: dict[str, Any], message: str) -> None:
-    before = threading.active_count()
+    new = NewThreads()
     with pytest.raises(KafkaConfigurationError, match=message):
         KafkaProducer(**options)
-    assert threading.active_count() == before
+    assert not new
 
 
 HEADERS = "headers: must be a list of .* pairs, not"

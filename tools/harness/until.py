@@ -25,6 +25,17 @@ def until(condition: Callable[[], object], what: str) -> None:
     raise AssertionError(f"never came: {what}")
 
 
+class NewThreads:
+    """The threads that were started since this was made, and run. Others may end meanwhile: those of earlier
+    tests."""
+
+    def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+
+    def __len__(self) -> int:
+        return len(set(threading.enumerate()) - self._before)
+
+
 def until_blocked(thread: threading.Thread) -> None:
     """Returns once a thread is blocked by something other than the GIL, or has ended.
 
