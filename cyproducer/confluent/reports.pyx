@@ -394,6 +394,29 @@ cdef class ProducePath:
                 callback(message._error, message)
         return served
 
+    def _resolve(self):
+        """Sets the asyncio futures that were given as callbacks of the reports that are due; returns how many
+        reports were due. For the thread of their loop."""
+        cdef Message message
+        cdef int64_t resolved = 0
+        cdef object future
+        self._move()
+        due = self._queue.due
+        while due:
+            message = <Message>due.popleft()
+            self.reports -= 1
+            resolved += 1
+            future = message.callback
+            message.callback = None
+            if future.done():
+                # It was cancelled, which has no effect on the record.
+                continue
+            if message._error is None:
+                future.set_result(message)
+            else:
+                future.set_exception(KafkaException(message._error))
+        return resolved
+
     def _move(self):
         """Moves all messages of completed batches into ``due``, in order: one thread at a time."""
         if self.moving:

@@ -59,6 +59,7 @@ cdef class CompletionQueue:
         cyp_cond_init(&self.entries.ran)
         cyp_cond_init(&self.entries.room)
         self.entries.most = most
+        self.entries.wake_fd = -1
         self.entries.owner = <void*>self
         self.start = start
 
@@ -96,6 +97,15 @@ cdef class CompletionQueue:
         pthread_cond_destroy(&self.entries.room)
         pthread_mutex_destroy(&self.entries.lock)
 
+    def wake_through(self, int fd):
+        """Has 8 bytes written to a non-blocking eventfd or pipe whenever the queue is no longer empty.
+
+        -1: nothing is written any more once this returns, and the descriptor may be closed.
+        """
+        pthread_mutex_lock(&self.entries.lock)
+        self.entries.wake_fd = fd
+        pthread_mutex_unlock(&self.entries.lock)
+
     def close(self):
         """Makes ``run_next`` return None once the queue is empty."""
         pthread_mutex_lock(&self.entries.lock)
@@ -121,6 +131,7 @@ cdef class CompletionQueue:
         self.entries.handled = self.entries.handed_in
         self.entries.closed = 1
         self.entries.foreign = 1
+        self.entries.wake_fd = -1
         self.take_back()
 
     def wait_idle(self, timeout_s):

@@ -61,6 +61,7 @@ cdef struct CompletionList:
     int32_t closed
     int32_t started       # whether a thread runs callbacks
     int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
+    int32_t wake_fd       # 8 bytes are written to it when the queue is no longer empty; -1: none
     void* owner           # the CompletionQueue this is part of, borrowed
     DriveFunction drive   # NULL if no sender thread runs; set and read under the GIL
     void* drive_context   # a Python object that the CompletionQueue keeps alive

@@ -23,6 +23,7 @@ import logging
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 cimport cython
@@ -68,6 +69,9 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
     unsigned long PyThread_get_thread_ident() nogil
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_write "write"(int fd, const void* data, size_t size)
 
 log = logging.getLogger("cyproducer")
 
@@ -132,7 +136,8 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
 
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
-    """Publishes the outcome, wakes waiting threads and passes callbacks to the callback thread."""
+    """Publishes the outcome, wakes waiting threads and passes callbacks to whoever runs them."""
+    cdef uint64_t one = 1
     cdef pthread_mutex_t* lock
     cdef CompletionList* queue
     cdef int32_t listed
@@ -154,6 +159,9 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     d.next = NULL
     if queue.last == NULL:
         queue.first = d
+        if queue.wake_fd >= 0:
+            # If it is full, whoever reads it is being woken up.
+            c_write(queue.wake_fd, &one, sizeof(one))
     else:
         queue.last.next = d
     queue.last = d
