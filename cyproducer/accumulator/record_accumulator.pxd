@@ -4,6 +4,7 @@ from cyproducer.futures.delivery cimport Delivery
 from cyproducer.accumulator.incomplete_batches cimport Incomplete
 from cyproducer.accumulator.structures cimport Batch, Partition, RecordView, Topic
 from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.records.native_codec cimport NativeCodec
 
 cdef enum AppendResult:
     APPENDED = 0
@@ -38,6 +39,7 @@ cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
 
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
+    cdef NativeCodec native       # None: there is no codec, or it needs the GIL
     cdef dict topics                # name -> TopicInfo
     cdef dict sequences             # of forgotten topics: name -> Sequences, as bytes
     cdef list unused_topics         # TopicInfos that are in the list of all topics but not in the dict
@@ -59,5 +61,8 @@ cdef class RecordAccumulator(Incomplete):
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil
     cdef int seal(self, Batch* b) except -1
-    cdef int compress(self, Batch* b) except -1
+    cdef int compress(self, Batch* b) except -1 nogil
+    cdef int _note_uncompressed(self, Batch* b) except -1 with gil
+    cdef int _compress_with_gil(self, Batch* b) except -1 with gil
+    cdef void _replace(self, Batch* b, const uint8_t* packed, int64_t size) noexcept nogil
     cdef void _add(self, int which, int64_t ns) noexcept

@@ -10,6 +10,7 @@ class _Compressor(Protocol):
     @property
     def codec_id(self) -> int: ...
     def compress(self, data: memoryview, /) -> bytes: ...
+    # And `native`, a NativeCodec or None, if it has one.
 
 class _Spec(Protocol):
     @property

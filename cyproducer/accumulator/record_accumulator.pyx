@@ -12,7 +12,7 @@ waiting or acquiring the GIL.
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 cimport cython
@@ -158,6 +158,7 @@ cdef class RecordAccumulator(Incomplete):
         self.clock = clock
         self.completions = completions
         self.compressor = compressor
+        self.native = getattr(compressor, "native", None)
         self.key_hash = rule_number("java" if spec is None else spec.key_hash)
         self.keyless = keyless_number("sticky" if spec is None else spec.keyless)
         self.topics = {}
@@ -439,10 +440,11 @@ cdef class RecordAccumulator(Incomplete):
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled, and passes it to the sender. Called with the GIL,
-        which the compressor releases while it works."""
+        which is released meanwhile."""
         cdef bint wake
         try:
-            self.compress(b)
+            with nogil:
+                self.compress(b)
         finally:
             # After any exception, including Ctrl-C: a batch that stays SEALING would never be sent or failed.
             pthread_mutex_lock(&self.c.lock)
@@ -453,11 +455,31 @@ cdef class RecordAccumulator(Incomplete):
                 self.wake()
         return 0
 
-    cdef int compress(self, Batch* b) except -1:
+    cdef int compress(self, Batch* b) except -1 nogil:
         """Replaces a closed batch's records with their compressed form, if that is smaller.
 
         If compression fails, the batch is sent uncompressed, since its records are already accepted.
         """
+        cdef int64_t room
+        cdef int64_t made = -1
+        cdef uint8_t* to
+        # Functions of their own take the GIL: a function that has a block with it always does when it ends.
+        if self.native is None:
+            return self._compress_with_gil(b)
+        room = self.native.most(b.size - BATCH_HEADER)
+        to = <uint8_t*>malloc(room)
+        if to != NULL:
+            made = self.native.compress(b.data + BATCH_HEADER, b.size - BATCH_HEADER, to, room)
+        if made >= 0:
+            self._replace(b, to, made)
+        free(to)
+        return 0 if made >= 0 else self._note_uncompressed(b)
+
+    cdef int _note_uncompressed(self, Batch* b) except -1 with gil:
+        log.error("no memory to compress a batch of %d records: it is sent uncompressed", b.count)
+        return 0
+
+    cdef int _compress_with_gil(self, Batch* b) except -1 with gil:
         cdef Py_buffer packed
         try:
             view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
@@ -465,16 +487,20 @@ cdef class RecordAccumulator(Incomplete):
         except Exception:
             log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
             return 0
-        if BATCH_HEADER + packed.len < b.size:
-            self._shrink(b, BATCH_HEADER + packed.len)
-            memcpy(b.data + BATCH_HEADER, packed.buf, packed.len)
-            b.size = BATCH_HEADER + packed.len
-            b.codec = <signed char>self.c.codec
+        self._replace(b, <const uint8_t*>packed.buf, packed.len)
         PyBuffer_Release(&packed)
+        return 0
+
+    cdef void _replace(self, Batch* b, const uint8_t* packed, int64_t size) noexcept nogil:
+        """Replaces a batch's records with their compressed form, if that is smaller."""
+        if BATCH_HEADER + size < b.size:
+            self._shrink(b, BATCH_HEADER + size)
+            memcpy(b.data + BATCH_HEADER, packed, size)
+            b.size = BATCH_HEADER + size
+            b.codec = <signed char>self.c.codec
         learn_ratio(
             &self.c, b.partition.topic, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
         )
-        return 0
 
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil:
         """Replaces the buffer of a batch with one for ``size`` bytes, if that is smaller. Does not copy the

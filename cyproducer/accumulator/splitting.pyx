@@ -227,7 +227,8 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
                 last.next = part
             last = part
             if acc.c.codec:
-                acc.compress(part)
+                with nogil:
+                    acc.compress(part)
     except BaseException:
         drop(acc, first)
         raise
@@ -356,7 +357,8 @@ cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* record
     rest.first_record = b.first_record
     try:
         if acc.c.codec:
-            acc.compress(rest)
+            with nogil:
+                acc.compress(rest)
     except BaseException:
         drop(acc, rest)
         raise

@@ -366,8 +366,7 @@ cdef class Sender:
             for i in range(count):
                 b = self.drained[i]
                 if b.state == SEALING:
-                    with gil:
-                        self.accumulator.compress(b)
+                    self.accumulator.compress(b)
                     b.state = SEALED
                 put_batch_header(
                     b.data, b.size, b.codec | self.attributes, b.count, b.base_timestamp, b.max_timestamp,

@@ -3,6 +3,7 @@ from typing import Final, Self
 from typing_extensions import Buffer, disjoint_base
 
 from cyproducer.records.codecs import Codec
+from cyproducer.records.native_codec import NativeCodec
 
 XERIAL_HEADER: Final[bytes]
 
@@ -17,6 +18,8 @@ class Compressor:
     def name(self) -> str: ...
     @property
     def level(self) -> int | None: ...
+    @property
+    def native(self) -> NativeCodec | None: ...
     def compress(self, data: Buffer) -> bytes: ...
     @staticmethod
     def decompress(data: Buffer, max_size: int) -> bytes: ...

@@ -3,8 +3,10 @@
 Does not own the codecs' names, ids and levels (``codecs``) or the batch, whose header is never compressed and
 never passed here. No I/O.
 
-Runs on the thread that seals a batch, an application thread or the sender thread, with the GIL held on entry;
-each library releases it while it works. Every function and object may be used from several threads at once.
+Runs on the thread that seals a batch, an application thread or the sender thread. Batches are compressed by
+``native_codec``, without the GIL. Where a library's C functions are not found, the functions here do it, with
+the GIL held on entry; each library releases it while it works. Every function and object may be used from
+several threads at once.
 
 The format is the Java client's, so that every reader of its batches can read these:
 
@@ -44,8 +46,11 @@ else:
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from cyproducer.records.native_codec cimport NativeCodec
+
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records import codecs as _codecs
+from cyproducer.records.native_codec import native_codec
 
 cdef int SNAPPY = _codecs.BY_NAME["snappy"].codec_id
 cdef int LZ4 = _codecs.BY_NAME["lz4"].codec_id
@@ -92,16 +97,19 @@ cdef class Compressor:
         codec_id: goes into bits 0-2 of the batch's attributes; see ``CODECS``.
         name: the codec's name, ``"none"`` for no compression.
         level: the level used; None if the codec has no levels.
+        native: the ``NativeCodec`` that does the same without the GIL; None if its library is not found.
     """
 
     cdef readonly int codec_id
     cdef readonly str name
     cdef readonly object level
+    cdef readonly object native
 
     def __cinit__(self, codec, level):
         self.codec_id = codec.codec_id
         self.name = codec.name
         self.level = level
+        self.native = native_codec(codec.name, level)
 
     def compress(self, data):
         """The compressed form of ``data``, in its own memory: ``data`` is not kept after the call.
@@ -109,6 +117,10 @@ cdef class Compressor:
         Raises:
             MemoryError: no memory could be allocated for the result or the codec's state.
         """
+        return self.packed(data) if self.native is None else (<NativeCodec>self.native).compressed(data)
+
+    cdef object packed(self, data):
+        """``compress`` by Python functions."""
         return bytes(data)
 
     @staticmethod
@@ -121,7 +133,7 @@ cdef class Compressor:
 
 
 cdef class _Gzip(Compressor):
-    def compress(self, data):
+    cdef object packed(self, data):
         # 31: a window of 32 KiB and a gzip wrapper, in which zlib leaves the time 0.
         return zlib.compress(data, self.level, wbits=31)
 
@@ -136,7 +148,7 @@ cdef class _Gzip(Compressor):
 
 
 cdef class _Snappy(Compressor):
-    def compress(self, data):
+    cdef object packed(self, data):
         cdef list parts = [XERIAL_HEADER]
         cdef Py_ssize_t start
         with memoryview(data) as view:
@@ -177,7 +189,7 @@ cdef class _Lz4(Compressor):
 
     def __cinit__(self, codec, level):
         self.frames = None
-        if level != JAVA_FAST_LZ4:
+        if level != JAVA_FAST_LZ4 and self.native is None:
             try:
                 from lz4 import frame
             except ImportError as error:
@@ -187,7 +199,7 @@ cdef class _Lz4(Compressor):
                 ) from error
             self.frames = frame
 
-    def compress(self, data):
+    cdef object packed(self, data):
         cdef list parts = [LZ4_HEADER]
         cdef Py_ssize_t start
         if self.frames is not None:
@@ -350,7 +362,7 @@ cdef class _Zstd(Compressor):
     def __cinit__(self):
         self.idle = deque()
 
-    def compress(self, data):
+    cdef object packed(self, data):
         try:
             context = self.idle.pop()
         except IndexError:

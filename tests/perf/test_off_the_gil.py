@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cyproducer.producer import KafkaProducer
+from cyproducer.records import codec_libraries
 from perf import null_broker
 from perf.null_broker import NullBroker
 from tests.network.producing import WAIT_S
@@ -52,3 +54,26 @@ def test_records_are_acknowledged_while_python_code_holds_the_gil(
         # Not a single request with everything: batches were drained, sent and acknowledged one after the
         # other.
         assert requests > 50
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_no_codec_waits_for_the_gil(codec: str | None, nobody_else: None) -> None:
+    if codec and codec_libraries.functions_of(codec) is None:
+        pytest.skip(f"there is no library of {codec}: its Python functions take the GIL")
+    # Keeps the GIL, as a function in C does that computes.
+    usleep = ctypes.PyDLL(None).usleep
+    with (
+        NullBroker(brokers=2, partitions=4) as broker,
+        # Batches are due before they are full: the sender compresses them.
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, compression_type=codec, linger_ms=1
+        ) as producer,
+    ):
+        for partition in range(4):
+            producer.send("t", b"first", partition=partition).get(WAIT_S)
+        futures = [producer.send("t", bytes(100), partition=i % 4) for i in range(20_000)]
+        for _ in range(100):
+            usleep(100_000)
+            if all(future.is_done for future in futures):
+                break
+        assert sum(future.succeeded() for future in futures) == 20_000

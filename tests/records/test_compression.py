@@ -4,12 +4,14 @@ import gzip
 import importlib
 import random
 import re
+import resource
 import struct
 import sys
 import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cramjam
@@ -17,7 +19,7 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.errors import KafkaConfigurationError
-from cyproducer.records import codecs
+from cyproducer.records import codec_libraries, codecs, native_codec
 from cyproducer.records.compression import (
     XERIAL_HEADER,
     Compressor,
@@ -77,6 +79,15 @@ def snappy_block(block: bytes) -> bytes:
 
 def plain_xerial(data: bytes) -> bytes:
     return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in xerial_blocks(data))
+
+
+@pytest.fixture(autouse=True, params=["C", "Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the libraries' C functions are used where they are found, or only Python's."""
+    if request.param == "Python":
+        monkeypatch.setattr(native_codec, "functions_of", lambda codec: None)
+    way: str = request.param
+    return way
 
 
 # lz4 and zstandard are imported where they are used: tests are skipped one by one on a Python that has no
@@ -239,6 +250,7 @@ def test_lz4_level_nine_is_the_fast_compressor_as_in_java() -> None:
 
 
 def test_only_levels_of_lz4_need_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_codec, "functions_of", lambda codec: None)
     monkeypatch.setitem(sys.modules, "lz4", None)
     assert compressor_for("lz4").compress(JSON) == compressor_for("lz4", 9).compress(JSON)
     with pytest.raises(KafkaConfigurationError, match=r"compression_lz4_level=12 .*'cyproducer\[lz4\]'"):
@@ -271,6 +283,47 @@ def test_an_lz4_block_of_more_than_64_kib_is_refused() -> None:
         decompress(3, frame, 10_000_000)
 
 
+@pytest.mark.parametrize("way", ["C"], indirect=True)
+@pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec, level in LEVELS if codec])
+def test_c_and_python_make_the_same(codec: str, level: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = compressor_for(codec, level)
+    if native.native is None:
+        pytest.skip(f"there is no library of {codec}")
+    monkeypatch.setattr(native_codec, "functions_of", lambda codec: None)
+    other = compressor_for(codec, level)
+    assert other.native is None
+    for data in (b"", b"x", JSON[: 100 * KIB], INPUTS["incompressible"], bytes(300_000)):
+        # Twice: the second time with a context that was used.
+        assert [native.compress(data), native.compress(data)] == [other.compress(data)] * 2
+
+
+def test_contexts_of_libraries_leak_no_memory() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("needs /proc to measure memory")
+    for codec, level in (("gzip", 1), ("lz4", 10), ("zstd", 1)):
+        for turn in range(60):
+            if turn == 10:
+                before = resident()
+            compressor_for(codec, level).compress(JSON[:5000])
+        # A context takes from 256 KiB to over 1 MiB.
+        assert resident() - before < 4 * MIB, codec
+
+
+def test_the_libraries_of_the_default_install_are_found() -> None:
+    # zlib comes with Python, and zstd with Python or a package that is always installed.
+    for codec in ("gzip", "zstd"):
+        assert codec_libraries.functions_of(codec), codec
+
+
+def test_a_library_that_lacks_a_function_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(codec_libraries._FUNCTIONS, "zstd", ("ZSTD_createCCtx", "ZSTD_of_the_future"))
+    assert codec_libraries.functions_of.__wrapped__("zstd") is None
+    assert codec_libraries.functions_of.__wrapped__("none") is None
+
+
 @pytest.mark.parametrize("codec", NAMES)
 def test_eight_threads_share_a_compressor(codec: str | None) -> None:
     compressor = compressor_for(codec)
@@ -301,6 +354,7 @@ def test_eight_threads_share_a_compressor(codec: str | None) -> None:
 
 
 def test_zstd_contexts_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_codec, "functions_of", lambda codec: None)
     made = []
     zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
