@@ -98,12 +98,14 @@ cdef bint note_standing_by(Sender sender) noexcept nogil:
 cdef bint may_stand_by(Sender sender) noexcept nogil:
     """Whether a step needs the GIL only for decisions.
 
-    Compression, selectors other than epoll, and Python's ssl module need it otherwise too; Ctrl-C could
-    interrupt the module half-way. Called on the sender thread between two steps: no other thread changes the
-    connections.
+    A codec whose library was not found, selectors other than epoll, and Python's ssl module need it otherwise
+    too; Ctrl-C could interrupt these half-way. Called on the sender thread between two steps: no other thread
+    changes the connections.
     """
     cdef int i
-    if sender.accumulator.c.codec != 0 or sender.poller.epoll_fd < 0:
+    if sender.accumulator.c.codec != 0 and sender.accumulator.native is None:
+        return False
+    if sender.poller.epoll_fd < 0:
         return False
     for i in range(sender.transport_count):
         if sender.transports[i].tls != NULL and (<Tls*>sender.transports[i].tls).library == NULL:

@@ -6,6 +6,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_records_are_acknowledged_while_python_code_holds_the_gil(
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_no_codec_waits_for_the_gil(codec: str | None, nobody_else: None) -> None:
+def test_no_codec_waits_for_the_gil(codec: Any, nobody_else: None) -> None:
     if codec and codec_libraries.functions_of(codec) is None:
         pytest.skip(f"there is no library of {codec}: its Python functions take the GIL")
     # Keeps the GIL, as a function in C does that computes.
