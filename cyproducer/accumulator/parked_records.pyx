@@ -18,6 +18,7 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from cyproducer.accumulator.compression_thread cimport hand_over
 from cyproducer.accumulator.record_accumulator cimport (
     APPENDED,
     IS_CLOSED,
@@ -277,7 +278,14 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
             delivery_fail(k.delivery, acc.unplaced)
         discard(acc, t)
         # Even if the append failed: it may have closed the full batch and then found no memory for a new one.
-        if out.sealing != NULL:
+        if out.sealing == NULL:
+            continue
+        if acc.c.compression.wanted:
+            # There may be many, and the sender has other things to do.
+            pthread_mutex_lock(&acc.c.lock)
+            hand_over(&acc.c, out.sealing)
+            pthread_mutex_unlock(&acc.c.lock)
+        else:
             acc.seal(out.sealing)
 
 

@@ -35,6 +35,7 @@ from libc.stdint cimport uint32_t
 
 from cyproducer.base.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
 from cyproducer.base.sync cimport cyp_after, cyp_load32, cyp_store32
+from cyproducer.accumulator.compression_thread cimport hand_over
 from cyproducer.accumulator.structures cimport (
     ASLEEP,
     AWAKE,
@@ -64,6 +65,7 @@ cdef enum:
     FLOW_NS = 4_000_000
     STREAM_FLOW = 256
     FULL_FLOW = 2048
+    MOST_INLINE = 16384           # bytes of a batch that the sender itself compresses
     LINGER_PARTS = 4              # in the last part of its linger a batch is sent along with another
 
 
@@ -327,7 +329,8 @@ cdef int32_t drain(
     """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in total.
 
     Takes at least one batch, however large. Returns the number of batches written to ``out``. With a codec,
-    a batch that was still open is SEALING: the caller compresses it.
+    a batch that was still open is SEALING: the caller compresses it. A large one is not taken yet: it goes to
+    the compression thread.
     """
     cdef int32_t count = 0
     cdef int64_t total = 0
@@ -342,6 +345,11 @@ cdef int32_t drain(
         b = p.first
         if not may_send(a, p):
             withdraw(a, p)
+            continue
+        if b.state == OPEN and a.compression.wanted and b.size > MOST_INLINE:
+            withdraw(a, p)
+            close_batch(a, b)
+            hand_over(a, b)
             continue
         if count > 0 and total + b.size > max_bytes:
             break

@@ -32,6 +32,7 @@ class RecordAccumulator(Incomplete):
         ordered: bool = True,
         stream_linger_ms: float = 0,
         compressor: _Compressor | None = None,
+        compression_thread: bool = True,
         spec: _Spec | None = None,
         seed: int | None = None,
     ) -> Self: ...

@@ -50,6 +50,7 @@ from cyproducer.accumulator.ready_partitions cimport (
     refresh,
 )
 from cyproducer.accumulator.batch_limit cimport probe
+from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
     cyp_cond_init,
@@ -133,9 +134,10 @@ cdef class RecordAccumulator(Incomplete):
     ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
     ``ordered``: without idempotence, at most one batch per partition is in flight, so that a retry does not
     change the order. ``stream_linger_ms``: the longest linger if ``linger_ms`` is 0 and records stream in.
-    ``compressor``: a ``Compressor`` or None. ``spec``: a ``PartitionerSpec``, which sets key hashing and the
-    policy for keyless records; None: those of the default partitioner. ``seed``: seeds the random choice of
-    partitions; None: seeded by the system.
+    ``compressor``: a ``Compressor`` or None. ``compression_thread``: whether a thread of its own compresses
+    large batches that are due before they are full. ``spec``: a ``PartitionerSpec``, which sets key hashing
+    and the policy for keyless records; None: those of the default partitioner. ``seed``: seeds the random
+    choice of partitions; None: seeded by the system.
     """
 
     def __cinit__(
@@ -148,6 +150,7 @@ cdef class RecordAccumulator(Incomplete):
         bint ordered=True,
         double stream_linger_ms=0,
         compressor=None,
+        bint compression_thread=True,
         spec=None,
         seed=None,
     ):
@@ -183,6 +186,11 @@ cdef class RecordAccumulator(Incomplete):
         self.c.waiting = &pool.waiting
         self.c.most_parked_bytes = pool.total_bytes // PARKED_PART
         self.wake_function = NULL
+        cyp_cond_init(&self.c.compression.filled)
+        self.c.compression.wanted = compression_thread and self.native is not None
+        self.c.compression.compress = compress_aside
+        self.c.compression.wake = wake_aside
+        self.c.compression.context = <void*>self
         if meters_init(
             &self.c.meters, options.metrics_num_samples, max(1, cyp_ms_ns(options.metrics_sample_window_ms)),
             clock.now_ns(), &pool.exhausted, &pool.waited_ns,
@@ -197,6 +205,8 @@ cdef class RecordAccumulator(Incomplete):
         cdef Batch* newer
         cdef Node* n = self.c.nodes
         cdef Node* following
+        with nogil:
+            stop_compressing(&self.c)
         while b != NULL:
             newer = b.newer
             self._free(b)
@@ -208,6 +218,7 @@ cdef class RecordAccumulator(Incomplete):
             n = following
         meters_free(&self.c.meters)
         pthread_cond_destroy(&self.c.progress)
+        pthread_cond_destroy(&self.c.compression.filled)
         pthread_mutex_destroy(&self.c.lock)
 
     cdef TopicInfo topic(self, str name):
@@ -597,3 +608,12 @@ cdef class RecordAccumulator(Incomplete):
         meters_turn(&self.c.meters, now)
         self.c.meters.all.total[which] += ns
         pthread_mutex_unlock(&self.c.lock)
+
+
+# What the compression thread calls. It ends before the accumulator does.
+cdef void compress_aside(void* accumulator, Batch* b) noexcept nogil:
+    (<RecordAccumulator>accumulator).compress(b)
+
+
+cdef void wake_aside(void* accumulator) noexcept nogil:
+    (<RecordAccumulator>accumulator).wake()

@@ -11,6 +11,10 @@ from cyproducer.futures.delivery cimport CompletionList, Delivery
 from cyproducer.base.meters cimport Meter, Meters
 from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+
 # A record to be appended. Borrowed pointers, valid during the call.
 cdef struct RecordView:
     const uint8_t* key
@@ -28,6 +32,7 @@ cdef enum BatchState:
 
 cdef struct Batch:
     Batch* next               # in its partition's queue
+    Batch* next_to_compress   # in the queue of the compression thread
     Batch* older              # in the list of incomplete batches, sorted by id
     Batch* newer
     Partition* partition
@@ -169,6 +174,20 @@ cdef struct Topic:
     int64_t last_used_ns
     Meter meter
 
+# Compresses large batches that are due before they are full: see compression_thread.
+cdef struct CompressionThread:
+    int32_t wanted            # there is a codec that needs no GIL
+    int32_t started
+    int32_t stopping
+    int32_t process           # the one in which it was started: a forked child has no such thread
+    pthread_t thread
+    Batch* first              # its queue, oldest first
+    Batch* last
+    pthread_cond_t filled     # the queue is no longer empty
+    void (*compress)(void* context, Batch* b) noexcept nogil    # without the lock
+    void (*wake)(void* context) noexcept nogil                  # wakes up the sender, without the lock
+    void* context             # of both, borrowed
+
 cdef enum Sleep:
     AWAKE = 0                 # the sender looks for work without a wake-up
     ASLEEP = 1                # waits for events; the thread that wakes it sets AWAKE
@@ -210,6 +229,7 @@ cdef struct Accumulator:
     Batch* oldest             # incomplete batches, in queues and in flight
     Batch* newest
     int64_t incomplete
+    CompressionThread compression
     int64_t parked
     int64_t parked_bytes
     int64_t most_parked_bytes     # of all topics together; one topic may have half of it

@@ -24,6 +24,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 
+from cyproducer.accumulator.compression_thread cimport leave_uncompressed, stop_compressing
 from cyproducer.accumulator.buffer_pool cimport MOST_KEPT, WINDOW_NS
 from cyproducer.accumulator.parked_records cimport (
     apply_topic,
@@ -783,9 +784,10 @@ cdef class Sender:
     def abort(self, error):
         """Closes every connection and fails every incomplete batch, in flight or not.
 
-        A batch that an application thread is compressing fails once that thread has finished. Returns how
-        many batches are left.
+        A batch that another thread is compressing fails once that thread has finished. Returns how many
+        batches are left.
         """
+        leave_uncompressed(&self.accumulator.c)
         for connection in list(self.connections):
             self.close_connection(connection, error)
         self.fail_rest(error)
@@ -794,6 +796,8 @@ cdef class Sender:
     def release(self):
         """Closes the wake-up descriptors; call it after the loop has ended."""
         cdef int32_t written_to
+        with nogil:
+            stop_compressing(&self.accumulator.c)
         self.accumulator.wake_function = NULL
         try:
             self.poller.selector.unregister(self.wake_read_fd)

@@ -203,6 +203,7 @@ class Rig:
         linger_ms: float = 0,
         stream_linger_ms: float = 0,
         compressor: Any = None,
+        compression_thread: bool = False,
         spec: Any = None,
         adaptive: bool = True,
         availability_timeout_ms: float = 0,
@@ -256,6 +257,8 @@ class Rig:
             ordered=ordered,
             stream_linger_ms=stream_linger_ms,
             compressor=compressor,
+            # Off by default: a test steps the sender by hand, and this thread goes on by itself.
+            compression_thread=compression_thread,
             spec=spec,
             seed=seed,
         )
