@@ -78,8 +78,14 @@ def wire(
     completions: CompletionQueue,
     spec: PartitionerSpec | None,
     seed: int | None = None,
+    *,
+    compression_thread: bool = True,
 ) -> tuple[RecordAccumulator, Sender]:
-    """Makes the accumulator and the sender from the options; ``seed`` decides where keyless records go."""
+    """Makes the accumulator and the sender from the options.
+
+    ``seed`` decides where keyless records go. ``compression_thread``: whether large batches are compressed by
+    a thread of its own; without it, one thread can run everything, in a simulated time.
+    """
     compressor = None
     if config.compression_type:
         # Imported here: the codecs' libraries take as long to import as everything else.
@@ -95,6 +101,7 @@ def wire(
         ordered=config.acks != 0,
         stream_linger_ms=STREAM_LINGER_MS,
         compressor=compressor,
+        compression_thread=compression_thread,
         spec=spec,
         seed=seed,
     )

@@ -115,23 +115,37 @@ async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> Rec
     return producer._follow(record, future)
 
 
-async def accepted(producer: "KafkaProducer", record: "ProducerRecord", *, extended: bool) -> RecordFuture:
+async def waited(producer: "KafkaProducer", record: "ProducerRecord", reason: WouldBlock) -> RecordFuture:
+    """Gets a record accepted that would have blocked, for ``reason``. The producer has no interceptors."""
+    try:
+        return await accepted(producer, record, extended=producer._extensions is not None, reason=reason)
+    except Exception as error:
+        producer._note_refused(error)
+        raise
+
+
+async def accepted(
+    producer: "KafkaProducer", record: "ProducerRecord", *, extended: bool, reason: WouldBlock | None = None
+) -> RecordFuture:
     """Gets a record accepted, awaiting anything that is in the way.
 
-    ``extended``: the producer's serializers and its custom partitioner run before that.
+    ``extended``: the producer's serializers and its custom partitioner run before that. ``reason``: what is
+    in the way, if that is known.
     """
     loop = asyncio.get_running_loop()
     deadline = monotonic_s() + producer.config.max_block_ms / 1000
     arguments: Arguments = record
     while True:
-        try:
-            if extended:
-                return producer._extended_at_once(record)
-            return producer._send_at_once(*arguments, None)
-        except WouldBlock as blocked:
-            reason = blocked
+        if reason is None:
+            try:
+                if extended:
+                    return producer._extended_at_once(record)
+                return producer._send_at_once(*arguments, None)
+            except WouldBlock as blocked:
+                reason = blocked
         if reason.what != "topic":
             break
+        reason = None
         try:
             await loop.run_in_executor(
                 None, producer._view_of, record.topic, max(0.0, deadline - monotonic_s())

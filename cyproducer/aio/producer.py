@@ -41,7 +41,7 @@ from cyproducer.futures.loop_outcomes import LoopOutcomes
 from cyproducer.in_thread import in_thread
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.records.record_batch import HEADER_BYTES
-from cyproducer.send_async import accepted
+from cyproducer.send_async import accepted, waited
 from cyproducer.user_thread import start_thread
 
 _UNSET: Final[Any] = object()
@@ -242,12 +242,15 @@ class AIOKafkaProducer:
             # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
             pairs = list(headers) if isinstance(headers, Iterable) else headers
         outcomes = self._outcomes_here()
-        if producer._extensions is None:
-            # send_async() would do the same, through three more coroutines.
-            future = send_at_once(producer, outcomes, topic, value, key, pairs, partition, timestamp_ms)
-            if future is not None:
-                return future
-        return follow(outcomes, await producer.send_async(topic, value, key, pairs, partition, timestamp_ms))
+        if producer._extensions is not None and producer._extensions.interceptors:
+            sent = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
+            return follow(outcomes, sent)
+        # send_async() would do the same, through three more coroutines.
+        found = send_at_once(producer, outcomes, topic, value, key, pairs, partition, timestamp_ms)
+        if not isinstance(found, WouldBlock):
+            return found
+        record = ProducerRecord(topic, value, key, pairs, partition, timestamp_ms)
+        return follow(outcomes, await waited(producer, record, found))
 
     async def send_and_wait(
         self,

@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from cyproducer.callers.send_path import SendPath
+from cyproducer.callers.send_path import SendPath, WouldBlock
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.loop_outcomes import LoopOutcomes
 
@@ -14,11 +14,11 @@ def send_at_once(
     headers: Any,
     partition: Any,
     timestamp_ms: Any,
-) -> asyncio.Future[Any] | None:
-    """Sends a record, and returns the asyncio future that follows it; None if sending it would block.
+) -> asyncio.Future[Any] | WouldBlock:
+    """Sends a record of a producer without interceptors, and returns the asyncio future that follows it.
 
-    The arguments after ``outcomes`` are those of ``_send_at_once``. Raises what is known to be wrong with the
-    record at once.
+    Returns a ``WouldBlock`` if sending it would block. The arguments after ``outcomes`` are those of
+    ``_send_at_once``. Raises what is known to be wrong with the record at once.
     """
 
 def follow(outcomes: LoopOutcomes, record: RecordFuture) -> asyncio.Future[Any]:

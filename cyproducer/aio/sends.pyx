@@ -4,27 +4,18 @@ from cyproducer.callers.send_path cimport SendPath
 from cyproducer.futures.delivery cimport FAILED, RecordFuture
 from cyproducer.futures.loop_outcomes cimport LoopOutcomes
 
-from cyproducer.callers.send_path import WouldBlock
-
 
 def send_at_once(
     SendPath path not None, LoopOutcomes outcomes not None,
     topic, value, key, headers, partition, timestamp_ms,
 ):
-    """Sends a record, and returns the asyncio future that follows it; None if sending it would block.
+    """Sends a record of a producer without interceptors, and returns the asyncio future that follows it.
 
-    The arguments after ``outcomes`` are those of ``_send_at_once``. Raises what is known to be wrong with the
-    record at once.
+    Returns a ``WouldBlock`` if sending it would block. The arguments after ``outcomes`` are those of
+    ``_send_at_once``. Raises what is known to be wrong with the record at once.
     """
-    cdef RecordFuture record
-    try:
-        record = path._send(topic, value, key, headers, partition, timestamp_ms, None, False)
-    except WouldBlock:
-        return None
-    except Exception as error:
-        path._note_refused(error)
-        raise
-    return follow(outcomes, record)
+    cdef object sent = path._at_once(topic, value, key, headers, partition, timestamp_ms)
+    return follow(outcomes, sent) if type(sent) is RecordFuture else sent
 
 
 def follow(LoopOutcomes outcomes not None, RecordFuture record not None):

@@ -28,6 +28,9 @@ cdef class SendPath:
                             object timestamp_ms, Ticket ticket, bint blocks)
     cdef RecordFuture _send_extended(self, object topic, object value, object key, object headers,
                                      object partition, object timestamp_ms)
+    cdef object _at_once(
+        self, object topic, object value, object key, object headers, object partition, object timestamp_ms
+    )
     cdef object _send_intercepted(self, object topic, object value, object key, object headers,
                                   object partition, object timestamp_ms, bint blocks,
                                   int* stage)

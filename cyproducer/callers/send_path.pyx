@@ -318,6 +318,22 @@ cdef class SendPath:
 
     # For tasks of asyncio, which await what send() waits for
 
+    cdef object _at_once(
+        self, object topic, object value, object key, object headers, object partition, object timestamp_ms
+    ):
+        """``send()`` for a producer without interceptors. Returns the future, or a ``WouldBlock``."""
+        cdef int stage = LATER
+        try:
+            if self.extensions is None:
+                return self._send(topic, value, key, headers, partition, timestamp_ms, None, False)
+            return self._send_intercepted(topic, value, key, headers, partition, timestamp_ms, False, &stage)
+        except WouldBlock as blocked:
+            return blocked
+        except Exception as error:
+            note_stage(stage, error, topic, key, value)
+            self._note_refused(error)
+            raise
+
     def _intercepted(self, record):
         """Returns a ``ProducerRecord`` as the interceptors changed it."""
         return record if self.extensions is None else self.extensions.intercepted(record)

@@ -333,7 +333,8 @@ def text_of(code: int) -> str:
     if code < -1:
         return f"Local: {_TEXTS.get(name) or name.strip('_').replace('_', ' ').capitalize()}"
     known = errors.kafka_errors.get(code)
-    if code == 0 or known is None:
+    # A broker's unknown code has got a class of its own.
+    if code == 0 or known is None or issubclass(known, errors.UnrecognizedBrokerError):
         return "Success" if code == 0 else f"Err-{code}?"
     return f"Broker: {known.description or name.replace('_', ' ').capitalize()}"
 

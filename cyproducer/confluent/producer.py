@@ -196,6 +196,7 @@ class Producer(ProducePath):
             on_delivery=settings.on_delivery,
             only_errors=settings.only_errors,
             most=settings.most_messages,
+            only_reports=not self._events.wanted and engine.config.transactional_id is None,
         )
 
     @property
@@ -213,12 +214,8 @@ class Producer(ProducePath):
 
     # Events
 
-    def poll(self, timeout: float = -1) -> int:
-        """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
-
-        Returns how many it called. An exception in a callback ends the call; the other callbacks stay due.
-        Raises ``KafkaException`` once if the producer can do no more transactions and no call has said so.
-        """
+    def _poll(self, timeout: float) -> int:
+        """``poll()``, in general."""
         engine = self._engine()
         deadline = _deadline(timeout)
         while True:

@@ -37,8 +37,10 @@ cdef class ProducePath:
     cdef int64_t accepted         # records, since the queue was made
     cdef int64_t reports          # callbacks that have not run
     cdef bint only_errors
+    cdef bint only_reports        # poll() reports deliveries, and nothing else
     cdef bint moving              # a thread moves messages into the queue's `due`
     cdef object __weakref__
 
+    cdef bint any_due(self) noexcept
     cdef int64_t unreported(self) noexcept
     cdef object refused(self, object error)

@@ -59,8 +59,20 @@ class ProducePath:
     @property
     def _queue(self) -> ReportQueue | None: ...
     def _open(
-        self, path: SendPath, *, on_delivery: _OnDelivery | None, only_errors: bool, most: int
+        self,
+        path: SendPath,
+        *,
+        on_delivery: _OnDelivery | None,
+        only_errors: bool,
+        most: int,
+        only_reports: bool,
     ) -> None: ...
+    def poll(self, timeout: float = -1) -> int:
+        """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
+
+        Returns how many it called. An exception in a callback ends the call; the other callbacks stay due.
+        Raises ``KafkaException`` once if the producer can do no more transactions and no call has said so.
+        """
     def _use_queue(self, queue: ReportQueue) -> None: ...
     def _path(self) -> SendPath | None: ...
     def _shut(self) -> None: ...

@@ -10,6 +10,7 @@ cdef class CompletionQueue:
     cdef object lent              # the object that entries.drive_context points to
     cdef void lend(self, object owner, DriveFunction drive)
     cdef void take_back(self)
+    cdef Delivery* _pop(self) noexcept nogil
     cdef int _run(self, Delivery* d) except -1
     cdef void _catch_up(self, int64_t records) noexcept nogil
     cdef int64_t _low(self) noexcept nogil

@@ -134,6 +134,63 @@ SEND = Case(
     send_goals(REAL) + send_goals(NULL),
     plot=True,
 )
+# The usual program
+
+OWN_CONFLUENT, OWN_AIO = "cyproducer.confluent", "cyproducer.aio"
+
+
+def usual_contest(way: str, at: str, broker: BrokerKind) -> Contest:
+    """Slow clients get fewer records."""
+    return Contest(
+        f"{way}, {at}",
+        own("usual.own", records=500_000, way=way),
+        (
+            client(CONFLUENT, "usual.confluent", "confluent_kafka", records=500_000, way=way),
+            client(OWN_CONFLUENT, "usual.confluent", records=500_000, way=way, module=OWN_CONFLUENT),
+            client(KAFKA_PYTHON, "usual.kafka_python", "kafka", records=20_000, way=way),
+            client(AIOKAFKA, "usual.aiokafka", "aiokafka", records=50_000, way=way),
+            client(OWN_AIO, "usual.aiokafka", records=200_000, way=way, module=OWN_AIO),
+        ),
+        broker,
+    )
+
+
+def usual_goals(way: str, at: str, least: float) -> tuple[Goal, ...]:
+    contest = f"{way}, {at}"
+    return (
+        Goal(
+            f"CPU, confluent-kafka / ours, {contest}",
+            *("cpu_s_per_million", contest),
+            at_least=least,
+            peer=CONFLUENT,
+            peer_by_own=True,
+        ),
+        Goal(
+            f"records/s, ours / confluent-kafka, {contest}",
+            "records_per_s",
+            contest,
+            at_least=1,
+            peer=CONFLUENT,
+        ),
+    )
+
+
+USUAL = Case(
+    "usual",
+    "The usual program: dicts, a key, a callback for each record",
+    "Each client's program as its documentation writes it, with acks=all and idempotence: dicts of 130 bytes "
+    "as JSON through a serializer, a string as the key, a callback that counts. Everything counts from the "
+    "constructor on. The last column has the program's lines of code (perf/runs/usual.py).",
+    tuple(usual_contest(way, at, broker) for way in ("orjson", "json") for at, broker in _BROKERS),
+    (RATE, CPU, PEAK, Column("lines", "lines of code", 0)),
+    tuple(
+        goal
+        for at, _ in _BROKERS
+        for way, least in (("orjson", 2.2), ("json", 1.4))
+        for goal in usual_goals(way, at, least)
+    ),
+    plot=True,
+)
 DEFAULTS = Case(
     "defaults",
     "The same with the peers' default settings",
@@ -708,7 +765,19 @@ TRANSACTIONS = Case(
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
+        *(
+            USUAL,
+            SEND,
+            DEFAULTS,
+            SEND_ALONE,
+            CONFLUENT_SHAPE,
+            AIO_SHAPE,
+            GET,
+            THREADS,
+            COLUMNAR,
+            CODECS,
+            PARTITIONS,
+        ),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
         TRANSACTIONS,
     )

@@ -5,6 +5,7 @@ import pickle
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -684,3 +685,27 @@ def test_messages_are_made_changed_compared_and_pickled() -> None:
         Message.topic(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="timestamp"):
         Message(timestamp="now")  # type: ignore[arg-type]
+
+
+def test_to_poll_without_waiting_costs_no_sleep(cluster: ScriptedCluster, make: Make) -> None:
+    # Programs call it for every record. Even a wait of no time takes 50 us, in which the thread does not run.
+    reports = Reports()
+    producer = make({"linger.ms": 60_000})
+    for only_reports in (True, False):
+        if not only_reports:
+            producer = make({"linger.ms": 60_000, "error_cb": print})
+        before = slept()
+        for _ in range(2000):
+            producer.produce("orders", b"x", on_delivery=reports)
+            producer.poll(0)
+        assert slept() - before < 1000
+    producer.flush(0)
+
+
+def slept() -> int:
+    """How often this thread has given up its processor to wait."""
+    status = Path("/proc/thread-self/status")
+    if not status.exists():
+        pytest.skip("needs /proc to count waits")
+    (found,) = [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt")]
+    return int(found.split()[1])

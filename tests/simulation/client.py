@@ -99,7 +99,9 @@ class Client:
         self.selector = selector or WorldSelector(world, step_ms)
         spec = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
         assert isinstance(spec, PartitionerSpec)
-        self.accumulator, self.sender = wire(config, world.clock, self.selector, self.completions, spec, seed)
+        self.accumulator, self.sender = wire(
+            config, world.clock, self.selector, self.completions, spec, seed, compression_thread=False
+        )
         self.pool = self.accumulator.pool
         self.tasks = Tasks(world, self.sender.request_control)
         self.control = NetworkClient(
