@@ -64,7 +64,7 @@ cdef int64_t FORGOTTEN_NS = 60_000_000_000
 cdef enum:
     FLOW_NS = 4_000_000
     STREAM_FLOW = 256
-    FULL_FLOW = 2048
+    FULL_FLOW = 1024
     MOST_INLINE = 16384           # bytes of a batch that the sender itself compresses
     LINGER_PARTS = 4              # in the last part of its linger a batch is sent along with another
 

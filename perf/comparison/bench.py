@@ -147,7 +147,10 @@ class Bench:
             args["seconds"] = max(LEAST_SECONDS, args["seconds"] * self._plan.scale)
         if "options" in args:
             files = self._brokers.files
-            args["options"] = {name: value.format_map(files) for name, value in args["options"].items()}
+            args["options"] = {
+                name: value.format_map(files) if isinstance(value, str) else value
+                for name, value in args["options"].items()
+            }
         if client.name == OWN and self._plan.options:
             given = dict(option.split("=", 1) for option in self._plan.options)
             args["options"] = {**args.get("options", {}), **given}

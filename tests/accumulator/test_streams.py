@@ -12,7 +12,7 @@ from tools.harness.until import PATIENCE_S, until, until_blocked
 LINGER_MS = 0.5
 FLOW = 256
 """This many records are a stream."""
-FULL_FLOW = 2048
+FULL_FLOW = 1024
 """This many records linger for LINGER_MS; fewer linger for a shorter time."""
 FADES_MS = 4.0
 

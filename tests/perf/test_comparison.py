@@ -8,6 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,30 @@ def test_options_are_added_to_this_producers_own_only() -> None:
     bench(run, Plan(pairs=1, options=("linger_ms=5",))).measure(CASE)
 
     assert given == {OWN: {"linger_ms": "5"}, "p": None, "q": None}
+
+
+class EveryBroker(Brokers):
+    """Has every kind of broker, at an address where none is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = {"ca": "/ca.pem"}
+
+    def bootstrap(self, kind: str, topics: Mapping[str, int]) -> str:
+        return "nowhere:9092"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_run_of_a_case_can_be_started(name: str) -> None:
+    given: list[measuring.Args] = []
+
+    def run(one: Client, args: dict[str, Any]) -> Figures:
+        given.append(measuring.Args(**json.loads(json.dumps(args))))
+        return {}
+
+    Bench(EveryBroker(), Plan(pairs=1), Watch(io.StringIO(), 1000), run).measure(CASES[name])
+
+    assert {each.bootstrap for each in given} == {"nowhere:9092"}
 
 
 def test_a_failed_run_is_reported_and_other_runs_continue() -> None:
