@@ -2262,8 +2262,8 @@ MUTANTS = [
     Mutant(
         "cancelled-future-set",
         "cyproducer/futures/loop_outcomes.pyx",
-        "                if not future.done():\n",
-        "                if True:\n",
+        "                except asyncio.InvalidStateError:\n",
+        "                except ZeroDivisionError:\n",
         ("tests/futures/test_loop_outcomes.py::test_a_cancelled_future_disturbs_no_other",),
     ),
     Mutant(

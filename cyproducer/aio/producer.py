@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cyproducer.aio.batch import BatchBuilder
-from cyproducer.aio.sends import follow, send_at_once
+from cyproducer.aio.sends import Sends, follow
 from cyproducer.aio.structs import RecordMetadata
 from cyproducer.aio.transaction import TransactionContext
 from cyproducer.callers.send_path import WouldBlock
@@ -123,8 +123,7 @@ class AIOKafkaProducer:
         self._ending: set[object] = set()
         #: For each loop, its futures. A loop that is gone takes its own along.
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
-        #: Those of the loop that sent last.
-        self._latest: LoopOutcomes | None = None
+        self._sends = Sends(self._ending)
         running = asyncio._get_running_loop()
         if running is not None and running.get_debug():
             self._source_traceback = traceback.extract_stack(sys._getframe(1))
@@ -152,13 +151,14 @@ class AIOKafkaProducer:
             self._loop = asyncio.get_running_loop()
             # The numbered id stays the same, for a producer that starts again.
             self._producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
+            self._sends.path = self._producer
         producer = self._producer
         try:
             await in_thread(self._named("start"), _begin, producer)
         except BaseException:
             # Unless stop() closes it.
             if self._producer is producer:
-                self._producer = None
+                self._producer = self._sends.path = None
                 # Not awaited: the task may be cancelled.
                 start_thread(self._named("stop"), producer.close, 0)
             raise
@@ -174,6 +174,7 @@ class AIOKafkaProducer:
         self._closed = True
         if self._producer is not None:
             self._stopping, self._producer = self._producer, None
+            self._sends.path = None
         if self._stopping is not None:
             await in_thread(self._named("stop"), self._stopping.close)
 
@@ -232,25 +233,10 @@ class AIOKafkaProducer:
         Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
         ``MessageSizeTooLargeError``, for example. The future gets later errors.
         """
-        producer = self._producer
-        if producer is None:
-            raise self._not_running("send")
-        if self._ending:
-            raise self._is_ending("send")
-        pairs: Any = headers
-        if headers is not None and not isinstance(headers, list | Mapping):
-            # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
-            pairs = list(headers) if isinstance(headers, Iterable) else headers
-        outcomes = self._outcomes_here()
-        if producer._extensions is not None and producer._extensions.interceptors:
-            sent = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
-            return follow(outcomes, sent)
-        # send_async() would do the same, through three more coroutines.
-        found = send_at_once(producer, outcomes, topic, value, key, pairs, partition, timestamp_ms)
-        if not isinstance(found, WouldBlock):
-            return found
-        record = ProducerRecord(topic, value, key, pairs, partition, timestamp_ms)
-        return follow(outcomes, await waited(producer, record, found))
+        found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
+        if found is None or isinstance(found, WouldBlock):
+            return await self._sent(found, topic, value, key, partition, timestamp_ms, headers)
+        return found
 
     async def send_and_wait(
         self,
@@ -262,18 +248,52 @@ class AIOKafkaProducer:
         headers: Headers | None = None,
     ) -> RecordMetadata | None:
         """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
-        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+        found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
+        if found is None or isinstance(found, WouldBlock):
+            found = await self._sent(found, topic, value, key, partition, timestamp_ms, headers)
+        outcome: RecordMetadata | None = await found
+        return outcome
+
+    async def _sent(
+        self,
+        blocked: WouldBlock | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Any,
+    ) -> "asyncio.Future[RecordMetadata | None]":
+        """``send()``, if that is not done at once. ``blocked``: what ``Sends.usual`` returned."""
+        producer = self._producer
+        if producer is None:
+            raise self._not_running("send")
+        if self._ending:
+            raise self._is_ending("send")
+        if isinstance(headers, Iterable) and not isinstance(headers, list | Mapping):
+            # It may be an iterator, which can be read only once.
+            headers = list(headers)
+        outcomes = self._outcomes_here()
+        if producer._extensions is not None and producer._extensions.interceptors:
+            sent = await producer.send_async(topic, value, key, headers, partition, timestamp_ms)
+            return follow(outcomes, sent)
+        # send_async() would do the same, through three more coroutines.
+        found = blocked or self._sends.attempt(topic, value, key, partition, timestamp_ms, headers)
+        if not isinstance(found, WouldBlock):
+            return found
+        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+        return follow(outcomes, await waited(producer, record, found))
 
     def _outcomes_here(self) -> LoopOutcomes:
         """The outcomes for the running loop."""
         loop = asyncio.get_running_loop()
-        outcomes = self._latest
+        outcomes = self._sends.outcomes
         if outcomes is None or not outcomes.serves(loop):
             outcomes = self._outcomes.get(loop)
             if outcomes is None:
                 outcomes = LoopOutcomes(loop, RecordMetadata, self._config.acks == 0)
                 self._outcomes[loop] = outcomes
-            self._latest = outcomes
+            self._sends.outcomes = outcomes
         return outcomes
 
     async def flush(self) -> None:

@@ -1,25 +1,59 @@
-"""The part of ``AIOKafkaProducer.send()`` that every record takes. Runs on the loop's thread."""
+"""The part of ``AIOKafkaProducer.send()`` that every record takes. Runs on the loops' threads."""
 
-from cyproducer.callers.send_path cimport SendPath
+import asyncio
+
+from cyproducer.callers.extensions cimport Extensions
 from cyproducer.futures.delivery cimport FAILED, RecordFuture
 from cyproducer.futures.loop_outcomes cimport LoopOutcomes
 
+cdef object running_loop = asyncio._get_running_loop
 
-def send_at_once(
-    SendPath path not None, LoopOutcomes outcomes not None,
-    topic, value, key, headers, partition, timestamp_ms,
-):
-    """Sends a record of a producer without interceptors, and returns the asyncio future that follows it.
 
-    Returns a ``WouldBlock`` if sending it would block. The arguments after ``outcomes`` are those of
-    ``_send_at_once``. Raises what is known to be wrong with the record at once.
+cdef class Sends:
+    """Sends records that nothing is in the way of. For one ``AIOKafkaProducer``, which does the rest.
+
+    ``path``: its ``KafkaProducer`` while it runs. ``ending``: not empty while a transaction is being ended.
+    ``outcomes``: those of the loop that sent last.
     """
-    cdef object sent = path._at_once(topic, value, key, headers, partition, timestamp_ms)
-    return follow(outcomes, sent) if type(sent) is RecordFuture else sent
+
+    def __init__(self, set ending not None):
+        self.ending = ending
+
+    def usual(self, topic, value, key, partition, timestamp_ms, headers):
+        """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
+
+        Unusual are: no producer, interceptors, another loop, headers that are no list.
+        """
+        if (
+            self.path is None
+            or self.ending
+            or self.outcomes is None
+            or (headers is not None and type(headers) is not list)
+            or (self.path.extensions is not None and (<Extensions>self.path.extensions).interceptors)
+            or not self.outcomes._serves(running_loop())
+        ):
+            return None
+        return self._attempt(topic, value, key, partition, timestamp_ms, headers)
+
+    def attempt(self, topic, value, key, partition, timestamp_ms, headers):
+        """Sends a record of a producer without interceptors. Returns the asyncio future that follows it.
+
+        Returns a ``WouldBlock`` if sending it would block. Raises at once what is known to be wrong with the
+        record.
+        """
+        return self._attempt(topic, value, key, partition, timestamp_ms, headers)
+
+    cdef object _attempt(self, topic, value, key, partition, timestamp_ms, headers):
+        cdef object sent = self.path._at_once(topic, value, key, headers, partition, timestamp_ms)
+        return followed(self.outcomes, sent) if type(sent) is RecordFuture else sent
 
 
 def follow(LoopOutcomes outcomes not None, RecordFuture record not None):
     """Returns the asyncio future that follows a record. Raises the error of a record that was refused."""
+    return followed(outcomes, record)
+
+
+cdef object followed(LoopOutcomes outcomes, RecordFuture record):
     # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
     # future, as if it came later.
     if record._state() == FAILED and (record.delivery == NULL or record.delivery.partition < 0):

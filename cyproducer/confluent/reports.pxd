@@ -35,6 +35,7 @@ cdef class ProducePath:
     cdef object default_callback  # for records that have none of their own
     cdef int64_t most             # records that may be without a report; 0: any number
     cdef int64_t accepted         # records, since the queue was made
+    cdef int64_t promised         # those of them with a callback
     cdef int64_t reports          # callbacks that have not run
     cdef bint only_errors
     cdef bint only_reports        # poll() reports deliveries, and nothing else

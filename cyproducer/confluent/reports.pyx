@@ -245,6 +245,7 @@ cdef class ProducePath:
         """Begins with an empty producer: in the constructor, and in a forked child on first use."""
         self._queue = queue
         self.accepted = 0
+        self.promised = 0
         self.reports = 0
         self.moving = False
 
@@ -322,6 +323,7 @@ cdef class ProducePath:
         message._latency_us = -1
         message.callback = callback
         message.began_ns = cyp_monotonic_ns()
+        self.promised += 1
         self.reports += 1
         future.callbacks = message
         while future._state() == PENDING:
@@ -365,6 +367,8 @@ cdef class ProducePath:
         cdef int64_t waiting
         if self.path is None or self._queue is None or self.path.process != process:
             return 0
+        if self.promised == self.accepted:
+            return self.reports
         total = self.path.accumulator.c.meters.all.total
         waiting = (
             self.accepted - total[RECORDS_SENT] - total[RECORDS_FAILED]

@@ -16,7 +16,9 @@ cdef class LoopOutcomes:
     cdef dict groups              # address of a Delivery -> Group
     cdef object arrived
     cdef bint woken
+    cdef bint makes_own           # whether the loop's futures are asyncio's
     cdef object __weakref__
+    cdef bint _serves(self, object loop) except -1
     cdef object _follow(self, RecordFuture record)
     cdef int _join(self, RecordFuture record, object future) except -1
     cdef int arrive(self, Group group) except -1

@@ -16,10 +16,14 @@ Both columns run with the GIL, and each line is one step under it. So a group th
 see in ``arrived`` finds ``woken`` False, and causes another wake-up. ``groups`` belongs to the loop's thread.
 """
 
+import asyncio
 import logging
 import weakref
 from collections import deque
 
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
+from cpython.weakref cimport PyWeakref_GetRef
 from libc.stdint cimport uintptr_t
 
 from cyproducer.base.named_tuples cimport new_named, set_field
@@ -36,6 +40,8 @@ from cyproducer.futures.delivery cimport (
 )
 
 log = logging.getLogger("cyproducer")
+
+cdef object Future = asyncio.Future
 
 
 cdef class Group:
@@ -64,6 +70,9 @@ cdef class LoopOutcomes:
             without_metadata: their result is None.
         """
         self.loop = weakref.ref(loop)
+        self.makes_own = (
+            getattr(loop.create_future, "__func__", None) is asyncio.BaseEventLoop.create_future
+        )
         self.kind = kind
         self.without_metadata = without_metadata
         self.groups = {}
@@ -71,7 +80,14 @@ cdef class LoopOutcomes:
 
     def serves(self, loop):
         """Whether this is for ``loop``."""
-        return self.loop() is loop
+        return self._serves(loop)
+
+    cdef bint _serves(self, object loop) except -1:
+        cdef PyObject* alive = NULL
+        if PyWeakref_GetRef(self.loop, &alive) <= 0:
+            return False
+        Py_DECREF(<object>alive)
+        return alive == <PyObject*>loop
 
     def follow(self, RecordFuture record not None):
         """Returns an asyncio future that gets the outcome of ``record``. Cancelling it changes nothing else.
@@ -81,7 +97,9 @@ cdef class LoopOutcomes:
         return self._follow(record)
 
     cdef object _follow(self, RecordFuture record):
-        cdef object future = self.loop().create_future()
+        cdef object loop = self.loop()
+        # create_future() of asyncio's own loops is a Python function that does this.
+        cdef object future = Future(loop=loop) if self.makes_own else loop.create_future()
         self._join(record, future)
         return future
 
@@ -142,9 +160,12 @@ cdef class LoopOutcomes:
             self.groups.pop(<uintptr_t>group.delivery, None)
             for i in range(len(group.futures)):
                 future = group.futures[i]
-                # Not always done: a batch that was divided completes in parts.
-                if not future.done():
+                try:
+                    # Some are for later: a batch that was divided completes in parts.
                     self._join(<RecordFuture>group.records[i], future)
+                except asyncio.InvalidStateError:
+                    # It was cancelled.
+                    pass
 
     cdef int _set(self, RecordFuture record, object future) except -1:
         cdef Delivery* d

@@ -191,6 +191,31 @@ USUAL = Case(
     ),
     plot=True,
 )
+# What a program adds to send()
+
+_ADDED_US = {
+    "a serializer, a C function": 0.15,
+    "a serializer, a Python function": 0.2,
+    "two serializers": 0.3,
+    "a callback": 0.4,
+    "an interceptor": 1.0,
+    "a partitioner": 0.5,
+    "send_all()": 0.3,
+    "send_many(), headers for each row": 0.1,
+    "cyproducer.confluent, on_delivery and poll(0)": 0.4,
+    "cyproducer.aio, send() and gather()": 1.0,
+    "cyproducer.aio, send_and_wait() in 100 tasks": 1.5,
+}
+WAYS = Case(
+    "ways",
+    "What a program adds to send()",
+    "CPU per record over a plain `send()` with a key, and over the program's own functions (for asyncio, "
+    "over futures of its own that are resolved in bulk), measured in turn in one process "
+    "(perf/runs/ways.py). The headers are over `send_many()` without.",
+    tuple(Contest(way, own("ways.cost", records=450_000, way=way)) for way in _ADDED_US),
+    (Column("added_us", "us more per record"), Column("cpu_s_per_million", "whole, us", 2)),
+    tuple(Goal(f"us that it adds: {way}", "added_us", way, at_most=most) for way, most in _ADDED_US.items()),
+)
 DEFAULTS = Case(
     "defaults",
     "The same with the peers' default settings",
@@ -767,6 +792,7 @@ CASES: dict[str, Case] = {
     for case in (
         *(
             USUAL,
+            WAYS,
             SEND,
             DEFAULTS,
             SEND_ALONE,

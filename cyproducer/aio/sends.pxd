@@ -1,0 +1,11 @@
+from cyproducer.callers.send_path cimport SendPath
+from cyproducer.futures.loop_outcomes cimport LoopOutcomes
+
+
+cdef class Sends:
+    cdef public SendPath path
+    cdef public LoopOutcomes outcomes
+    cdef set ending
+    cdef object _attempt(
+        self, object topic, object value, object key, object partition, object timestamp_ms, object headers
+    )
