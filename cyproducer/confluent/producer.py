@@ -249,49 +249,6 @@ class Producer(ProducePath):
 
     # The queue
 
-    def produce_batch(
-        self,
-        topic: str,
-        messages: list[dict[str, Any]],
-        partition: int = -1,
-        callback: Callable[[KafkaError | None, Any], object] | None = None,
-        on_delivery: Callable[[KafkaError | None, Any], object] | None = None,
-    ) -> int:
-        """``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``, ``callback``,
-        ``headers`` and ``timestamp``, all optional.
-
-        A message that is not accepted gets the ``KafkaError`` as its ``_error``; the others are sent. Returns
-        how many were accepted. Raises TypeError, before any is sent, if one has the wrong type.
-        """
-        if not isinstance(topic, str):
-            raise TypeError(f"topic: must be str, not {type(topic).__name__}")
-        if not isinstance(partition, int):
-            raise TypeError(f"partition: must be int, not {type(partition).__name__}")
-        if not isinstance(messages, list):
-            raise TypeError(f"messages must be a list, not {type(messages).__name__}")
-        self._engine()
-        for index, message in enumerate(messages):
-            _check_message(index, message)
-        accepted = 0
-        for message in messages:
-            place = message.get("partition")
-            try:
-                self.produce(
-                    topic,
-                    message.get("value"),
-                    message.get("key"),
-                    partition if place is None else place,
-                    message.get("callback") or callback or on_delivery,
-                    timestamp=message.get("timestamp") or 0,
-                    headers=message.get("headers"),
-                )
-                accepted += 1
-            except BufferError as error:
-                message["_error"] = KafkaError(KafkaError._QUEUE_FULL, str(error))
-            except KafkaException as error:
-                message["_error"] = error.args[0]
-        return accepted
-
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Gives up the records that wait to be sent, or those in flight, or both.
 
@@ -479,13 +436,3 @@ def _within(timeout: float, default_ms: float) -> float:
     """The seconds that a call for transactions may take."""
     seconds = float(timeout)
     return default_ms / 1000 if seconds < 0 else seconds
-
-
-def _check_message(index: int, message: object) -> None:
-    if not isinstance(message, dict):
-        raise TypeError(f"Message at index {index} must be a dict")
-    for name in ("value", "key"):
-        if not isinstance(message.get(name), bytes | str | None):
-            raise TypeError(f"Message {name} at index {index} must be bytes or str")
-    if not isinstance(message.get("partition"), int | None):
-        raise TypeError(f"Message partition at index {index} must be int")

@@ -44,4 +44,8 @@ cdef class ProducePath:
 
     cdef bint any_due(self) noexcept
     cdef int64_t unreported(self) noexcept
+    cdef int _produce(
+        self, object topic, object value, object key, object partition, object callback, object timestamp,
+        object headers
+    ) except -1
     cdef object refused(self, object error)

@@ -67,6 +67,20 @@ class ProducePath:
         most: int,
         only_reports: bool,
     ) -> None: ...
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        partition: int = -1,
+        callback: _OnDelivery | None = None,
+        on_delivery: _OnDelivery | None = None,
+    ) -> int:
+        """``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``, ``callback``,
+        ``headers`` and ``timestamp``, all optional.
+
+        A message that is not accepted gets the ``KafkaError`` as its ``_error``; the others are sent. Returns
+        how many were accepted. Raises TypeError, before any is sent, if one has the wrong type.
+        """
     def poll(self, timeout: float = -1) -> int:
         """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
 

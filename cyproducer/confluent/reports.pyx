@@ -280,6 +280,12 @@ cdef class ProducePath:
             TypeError: an argument has the wrong type.
             RuntimeError: the producer is closed.
         """
+        if callback is None:
+            callback = on_delivery
+        self._produce(topic, value, key, partition, callback, timestamp, headers)
+        return None
+
+    cdef int _produce(self, topic, value, key, partition, callback, timestamp, headers) except -1:
         cdef RecordFuture future
         cdef Message message = None
         cdef object place = None
@@ -287,7 +293,7 @@ cdef class ProducePath:
         if self.path is None:
             raise RuntimeError("Producer has been closed")
         if callback is None:
-            callback = self.default_callback if on_delivery is None else on_delivery
+            callback = self.default_callback
         if value is not None and not PyBytes_CheckExact(value):
             value = as_bytes(value, "value")
         if key is not None and not PyBytes_CheckExact(key):
@@ -311,7 +317,7 @@ cdef class ProducePath:
             raise self.refused((topic, future._error()))
         self.accepted += 1
         if callback is None:
-            return None
+            return 0
         message = Message.__new__(Message)
         message._topic = future.topic
         message._key = key
@@ -328,12 +334,51 @@ cdef class ProducePath:
         future.callbacks = message
         while future._state() == PENDING:
             if list_callback(future.delivery, future):
-                return None
+                return 0
         # The outcome was known before anybody could be told.
         future.callbacks = None
         message.settle(future, cyp_monotonic_ns(), self._queue)
         self._queue.due.append(message)
-        return None
+        return 0
+
+    def produce_batch(self, topic, messages, partition=-1, callback=None, on_delivery=None):
+        """``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``, ``callback``,
+        ``headers`` and ``timestamp``, all optional.
+
+        A message that is not accepted gets the ``KafkaError`` as its ``_error``; the others are sent. Returns
+        how many were accepted. Raises TypeError, before any is sent, if one has the wrong type.
+        """
+        cdef dict message
+        cdef list given
+        cdef int64_t accepted = 0
+        cdef object each
+        if not isinstance(topic, str):
+            raise TypeError(f"topic: must be str, not {type(topic).__name__}")
+        if not isinstance(partition, int):
+            raise TypeError(f"partition: must be int, not {type(partition).__name__}")
+        if not isinstance(messages, list):
+            raise TypeError(f"messages must be a list, not {type(messages).__name__}")
+        # Not for the fork alone: a closed producer refuses an empty list, too.
+        (<object>self)._engine()
+        # A copy: the list may change in another thread after the check.
+        given = list(messages)
+        for index, each in enumerate(given):
+            check_message(index, each)
+        if callback is None:
+            callback = on_delivery
+        for message in given:
+            each = message.get("partition")
+            try:
+                self._produce(
+                    topic, message.get("value"), message.get("key"), partition if each is None else each,
+                    message.get("callback") or callback, message.get("timestamp"), message.get("headers"),
+                )
+                accepted += 1
+            except BufferError as error:
+                message["_error"] = KafkaError(KafkaError._QUEUE_FULL, str(error))
+            except KafkaException as error:
+                message["_error"] = error.args[0]
+        return accepted
 
     cdef object refused(self, object what):
         """The exception that ``produce()`` raises for a record that ``send()`` has refused."""
@@ -464,6 +509,21 @@ cdef class ProducePath:
                 if cyp_cond_wait_until(&queue.entries.filled, &queue.entries.lock, until):
                     break
             pthread_mutex_unlock(&queue.entries.lock)
+
+
+cdef int check_message(index, message) except -1:
+    """Refuses what ``produce_batch()`` can't send, whatever the broker's state."""
+    cdef object found
+    if not isinstance(message, dict):
+        raise TypeError(f"Message at index {index} must be a dict")
+    for name in ("value", "key"):
+        found = (<dict>message).get(name)
+        if found is not None and not isinstance(found, (bytes, str)):
+            raise TypeError(f"Message {name} at index {index} must be bytes or str")
+    found = (<dict>message).get("partition")
+    if found is not None and not isinstance(found, int):
+        raise TypeError(f"Message partition at index {index} must be int")
+    return 0
 
 
 cdef object as_bytes(object data, str what):
