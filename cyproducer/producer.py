@@ -220,9 +220,10 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
         if self._runtime.closed:
             raise errors.ProducerClosedError(f"{method}() on a closed producer: no row was accepted")
+        interceptors = self._extensions is not None and bool(self._extensions.interceptors)
         # Silently skipping them would do harm: an interceptor may count, a serializer may encrypt.
         for name, present in (
-            ("interceptors", self._extensions is not None and bool(self._extensions.interceptors)),
+            ("interceptors", interceptors and method == "send_arrow"),
             ("key_serializer", keyed and self.config.key_serializer is not None),
             ("value_serializer", valued and self.config.value_serializer is not None),
         ):

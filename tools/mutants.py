@@ -2260,6 +2260,20 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "rows-share-headers",
+        "cyproducer/callers/extended_rows.pyx",
+        "                own = list(own)\n",
+        "                pass\n",
+        ("tests/producer/test_send_many_extended.py::test_headers_that_an_interceptor_adds_are_for_one_row",),
+    ),
+    Mutant(
+        "accepted-rows-not-followed",
+        "cyproducer/callers/extended_rows.pyx",
+        "        if accepted:\n",
+        "        if False:\n",
+        ("tests/producer/test_send_many_extended.py::test_interceptors_learn_of_rows_that_found_no_memory",),
+    ),
+    Mutant(
         "cancelled-future-set",
         "cyproducer/futures/loop_outcomes.pyx",
         "                except asyncio.InvalidStateError:\n",

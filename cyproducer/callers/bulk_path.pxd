@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.futures.bulk_future cimport BulkFuture
 from cyproducer.callers.bulk_append cimport Sending
+from cyproducer.callers.extended_rows cimport ExtendedRows
 from cyproducer.futures.segments cimport Segments
 from cyproducer.callers.send_path cimport SendPath
 from cyproducer.accumulator.topology cimport TopicInfo
@@ -17,6 +18,7 @@ cdef class BulkPath(SendPath):
         self, object topic, object values, object keys, object headers, object partition,
         object timestamp_ms,
     )
+    cdef BulkFuture _send_extended_rows(self, ExtendedRows rows)
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given)
     cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given)
     cdef int _check(self, TopicInfo state, RowSource source, int32_t partitions, bint given) except -1

@@ -62,11 +62,13 @@ class BulkPath(SendPath[_K, _V]):
         list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
         for all records, or a sequence with such a list or None for each. ``partition``: an int for all
         records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
-        a sequence of int or None (now). See ``send_arrow`` for the rest, including errors.
+        a sequence of int or None (now). Interceptors, serializers and a custom partitioner are called for all
+        rows before any is sent; interceptors must not change the topic (``ValueError``). See ``send_arrow``
+        for the rest, including errors.
         """
     def _accept_many(
         self,
-        given: tuple[Any, Any, Any],
+        given: tuple[Any, Any, Any, Any, Any],
         topic: Any,
         values: Any,
         keys: Any,

@@ -22,6 +22,7 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.futures.bulk_future cimport bulk_future
+from cyproducer.callers.extended_rows cimport ExtendedRows
 from cyproducer.callers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.callers.send_path cimport given_timestamp, topic_of, wanted_partition
@@ -99,30 +100,45 @@ cdef class BulkPath(SendPath):
         list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
         for all records, or a sequence with such a list or None for each. ``partition``: an int for all
         records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
-        a sequence of int or None (now). See ``send_arrow`` for the rest, including errors.
+        a sequence of int or None (now). Interceptors, serializers and a custom partitioner are called for all
+        rows before any is sent; interceptors must not change the topic (``ValueError``). See ``send_arrow``
+        for the rest, including errors.
         """
         try:
             if self.extensions is not None:
-                # Before the serializers, which may not be usable after close().
-                self._before_bulk("send_many", False, False)
-                sent_values, sent_keys, sent_headers = self.extensions.serialized_rows(
-                    topic, values, keys, headers
+                return self._send_extended_rows(
+                    ExtendedRows(self.extensions, topic, values, keys, headers, partition, timestamp_ms)
                 )
-                if self.extensions.accepts:
-                    return self._accept_many(
-                        (values, keys, headers), topic, sent_values, sent_keys, sent_headers, partition,
-                        timestamp_ms,
-                    )
-                values, keys, headers = sent_values, sent_keys, sent_headers
             return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
         except Exception as error:
             self._note_refused(error)
             raise
 
+    cdef BulkFuture _send_extended_rows(self, ExtendedRows rows):
+        cdef BulkFuture future
+        # Before the program's functions, which may not be usable after close().
+        self._before_bulk("send_many", False, False)
+        try:
+            rows.intercept()
+            rows.serialize()
+            rows.choose(self)
+            values, keys, headers, partition, timestamp_ms = rows.columns()
+            if self.extensions.accepts:
+                future = self._accept_many(
+                    rows.given, rows.topic, values, keys, headers, partition, timestamp_ms
+                )
+            else:
+                future = self._send_many(rows.topic, values, keys, headers, partition, timestamp_ms)
+        except Exception as error:
+            rows.refuse(error)
+            raise
+        rows.follow(future)
+        return future
+
     # For subclasses
 
     def _accept_many(self, given, topic, values, keys, headers, partition, timestamp_ms):
-        """Sends serialized rows, if ``Extensions.accepts``; ``given``: values, keys and headers before."""
+        """Sends serialized rows, if ``Extensions.accepts``; ``given``: these columns before."""
         return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
 
     def _before_bulk(self, str method, bint keyed, bint valued):
@@ -272,7 +288,7 @@ cdef class BulkPath(SendPath):
             raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
         if given and source.partition_name is None and source.count > 0:
             raise ValueError(
-                "partition: must be given: a custom partitioner is not called for the rows of a bulk call"
+                "partition: must be given: send_arrow() does not call a custom partitioner"
             )
         return check_rows(source, partitions, self.max_request_size, given)
 

@@ -55,3 +55,4 @@ cdef object as_record(
     object topic, object value, object key, object headers, object partition, object timestamp_ms
 )
 cdef int note(object error, str what, object data, object topic) except -1
+cdef object acknowledge(tuple on_acknowledgements, object topic, object partition, object outcome)

@@ -38,11 +38,6 @@ class Extensions:
     @property
     def needed(self) -> bool:
         """Whether there is anything to call."""
-    def serialized_rows(self, topic: Any, values: Any, keys: Any, headers: Any) -> tuple[Any, Any, Any]:
-        """Serializes the rows of ``send_many()``: returns its values, keys and headers as lists.
-
-        ``headers``: one list of pairs for all rows if ``is_header_list()``, or one for each.
-        """
     def use(self, client: HasView) -> None:
         """Sets the client whose ``view`` has the partitions; again in a forked child."""
 

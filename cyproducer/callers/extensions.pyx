@@ -14,7 +14,6 @@ from libc.stdint cimport int32_t
 from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.futures.delivery cimport RecordFuture
 from cyproducer.futures.invoke_callback cimport ON_BOTH
-from cyproducer.records.row_source cimport is_header_list, no_content
 
 import logging
 
@@ -92,53 +91,6 @@ cdef class Extensions:
 
     cdef object serialized_value(self, object topic, object headers, object data):
         return serialized(self.value_form, self.value_serializer, topic, headers, data)
-
-    def serialized_rows(self, topic, values, keys, headers):
-        """Serializes the rows of ``send_many()``: returns its values, keys and headers as lists.
-
-        ``headers``: one list of pairs for all rows if ``is_header_list()``, or one for each.
-        """
-        cdef list new_values
-        cdef list new_keys
-        cdef list rows = None
-        cdef Py_ssize_t i
-        if self.key_form == NONE and self.value_form == NONE:
-            return values, keys, headers
-        if isinstance(values, (str, bytes, bytearray)) or isinstance(keys, (str, bytes, bytearray)):
-            # No sequences: refused by those who read them.
-            return values, keys, headers
-        new_values = list(values)
-        new_keys = [None] * len(new_values) if keys is None else list(keys)
-        if len(new_keys) != len(new_values):
-            return values, keys, headers
-        if self.reads_headers:
-            # Each row gets a list of its own, to which a serializer may add.
-            if headers is None or is_header_list(headers):
-                rows = [list(headers or ()) for _ in new_values]
-            else:
-                rows = [list(own or ()) for own in headers]
-                if len(rows) != len(new_values):
-                    return values, keys, headers
-        for i in range(len(new_values)):
-            value = new_values[i]
-            key = new_keys[i]
-            if value is None and key is None:
-                raise no_content(f"values[{i}]")
-            own = None if rows is None else rows[i]
-            what = "key"
-            try:
-                if self.key_form != NONE:
-                    new_keys[i] = self.serialized_key(topic, own, key)
-                what = "value"
-                if self.value_form != NONE:
-                    new_values[i] = self.serialized_value(topic, own, value)
-            except Exception as error:
-                note(error, what, key if what == "key" else value, topic)
-                error.add_note(f"{what}s[{i}]: no row was sent")
-                raise
-        if keys is None and self.key_form == NONE:
-            new_keys = None
-        return new_values, new_keys, headers if rows is None else rows
 
     # Interceptors
 

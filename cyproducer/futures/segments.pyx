@@ -250,7 +250,11 @@ cdef class Segments:
         return partitions, numbers, bitmap if nulls else None, nulls
 
     cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms):
-        """Each row's ``RecordMetadata``, None for a row that failed; ``sizes``: one entry per row."""
+        """Each row's ``RecordMetadata``, None for a row that failed.
+
+        ``sizes``: one entry per row. ``timestamp_ms``: one for all rows, or a list.
+        """
+        cdef list timestamps = timestamp_ms if isinstance(timestamp_ms, list) else None
         cdef Chains cursor
         cdef int32_t* taken = self._begin_walk(&cursor)
         cdef dict places = {}
@@ -274,7 +278,7 @@ cdef class Segments:
                             s.delivery,
                             places[partition],
                             s.first + taken[at],
-                            timestamp_ms,
+                            timestamp_ms if timestamps is None else timestamps[row],
                             sizes[row].key,
                             sizes[row].value,
                             -1,

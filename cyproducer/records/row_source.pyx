@@ -364,8 +364,8 @@ cdef class RowSource:
         """Raises for a row's partition, ``real``; ``v`` is the same as an integer."""
         if real != real:
             raise ValueError(
-                f"{self.place(self.partition_name, row)}: is null, and a custom partitioner is not called "
-                "for single rows: each row needs a partition"
+                f"{self.place(self.partition_name, row)}: is null, and send_arrow() does not call a "
+                "custom partitioner: each row needs a partition"
             )
         said = repr(v if v == real else real)
         known = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from cyproducer.config import ProducerConfig, hide
@@ -441,7 +441,7 @@ class MockProducer(KafkaProducer[K, V]):
 
     def _accept_many(
         self,
-        given: tuple[Any, Any, Any],
+        given: tuple[Any, Any, Any, Any, Any],
         topic: str,
         values: Any,
         keys: Any,
@@ -453,21 +453,13 @@ class MockProducer(KafkaProducer[K, V]):
         with runtime.lock:
             if self.send_exception is not None:
                 raise self.send_exception
-            # Read once, whatever they are.
-            partitions = list(partition) if isinstance(partition, Iterable) else partition
-            times = list(timestamp_ms) if isinstance(timestamp_ms, Iterable) else timestamp_ms
-            future = super()._accept_many(given, topic, values, keys, headers, partitions, times)
-            given_values, given_keys, given_headers = given
-            shared = given_headers is None or is_header_list(given_headers)
-            for row, value in enumerate(given_values):
-                record = ProducerRecord(
-                    topic,
-                    value,
-                    None if given_keys is None else given_keys[row],
-                    given_headers if shared else given_headers[row],
-                    partitions[row] if isinstance(partitions, list) else partitions,
-                    times[row] if isinstance(times, list) else times,
+            future = super()._accept_many(given, topic, values, keys, headers, partition, timestamp_ms)
+            of_all = given[2] is not None and is_header_list(given[2])
+            for row in range(len(future)):
+                value, key, own, number, time_ms = (
+                    column[row] if isinstance(column, list) else column for column in given
                 )
+                record = ProducerRecord(topic, value, key, given[2] if of_all else own, number, time_ms)
                 self._keep(record, None if keys is None else keys[row], values[row], future)
             if self.auto_complete:
                 runtime.acknowledge_all()
