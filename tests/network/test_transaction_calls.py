@@ -445,9 +445,9 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[[KafkaProducer], object], type[
         Failed,
     ),
     "send_many, interceptor": (
-        {"interceptors": [SimpleNamespace(on_send=lambda record: record)]},
+        {"interceptors": [SimpleNamespace(on_send=lambda record: record._replace(topic="u"))]},
         lambda p: p.send_many("t", [b"v"]),
-        errors.IllegalStateError,
+        ValueError,
     ),
     "send_arrow, wrong type": ({}, lambda p: p.send_arrow("t", [1, 2]), TypeError),
     "send_async": ({}, lambda p: asyncio.run(p.send_async("t", "text")), TypeError),
