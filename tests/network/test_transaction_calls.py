@@ -445,8 +445,12 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[[KafkaProducer], object], type[
         Failed,
     ),
     "send_many, interceptor": (
-        {"interceptors": [SimpleNamespace(on_send=lambda record: record._replace(topic="u"))]},
-        lambda p: p.send_many("t", [b"v"]),
+        {
+            "interceptors": [
+                SimpleNamespace(on_send=lambda r: r._replace(topic="u") if r.value == b"bad" else r)
+            ]
+        },
+        lambda p: p.send_many("t", [b"v", b"bad"]),
         ValueError,
     ),
     "send_arrow, wrong type": ({}, lambda p: p.send_arrow("t", [1, 2]), TypeError),
