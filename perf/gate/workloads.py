@@ -9,6 +9,7 @@ Each workload first reaches a steady state with uncounted records: the topic's m
 partitions know the producer, and buffers have their final size.
 """
 
+import asyncio
 import ctypes
 import gc
 import importlib
@@ -24,10 +25,15 @@ from typing import Any
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from cyproducer.aio.sends import Sends
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.callers.extensions import Extensions
+from cyproducer.confluent.reports import ProducePath, ReportQueue
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner
+from cyproducer.futures.completion import CompletionQueue
+from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.structs import RecordMetadata
 from tools.harness.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
 from tools.harness.rig import Rig
 
@@ -102,9 +108,15 @@ class Broker:
 class Workload:
     """A rig in its steady state. ``send`` and ``steps`` can be counted."""
 
-    def __init__(self, partitions: int, extensions: Extensions | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        extensions: Extensions | None = None,
+        completions: CompletionQueue | None = None,
+    ) -> None:
         self.rig = Rig(
             {TOPIC: [1] * partitions},
+            completions=completions,
             buffer_memory=256 << 20,
             batch_size=BATCH_SIZE,
             idempotent=True,
@@ -191,6 +203,97 @@ def callback(callgrind: Callgrind) -> Callable[[int], None]:
 
     run(records=20_000)
     return run
+
+
+def delivery_report(callgrind: Callgrind) -> Callable[[int], None]:
+    """``produce()`` of ``cyproducer.confluent`` with a callback, and ``poll()``, which calls it."""
+    queue = ReportQueue()
+    work = Workload(PARTITIONS, completions=queue)
+    path = ProducePath()
+    path._open(work.rig.path, on_delivery=None, only_errors=False, most=0, only_reports=True)
+    path._use_queue(queue)
+
+    def called(error: Any, message: Any) -> None:
+        pass
+
+    def run(records: int) -> None:
+        with callgrind.counted():
+            for _ in repeat(None, records):
+                path.produce(TOPIC, VALUE, on_delivery=called)
+        work.steps()
+        with callgrind.counted():
+            path.poll(0)
+
+    run(records=20_000)
+    return run
+
+
+class Loop:
+    """The part of an asyncio loop that futures and their outcomes use."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._soon: list[Callable[[], object]] = []
+
+    def get_debug(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)  # type: ignore[arg-type]
+
+    def call_soon_threadsafe(self, function: Callable[[], object]) -> None:
+        self._soon.append(function)
+
+    def run(self) -> None:
+        while self._soon:
+            self._soon.pop()()
+
+
+def asyncio_future(callgrind: Callgrind) -> Callable[[int], None]:
+    """``AIOKafkaProducer.send()`` without its coroutine, and setting the future."""
+    work = Workload(PARTITIONS)
+    loop = Loop()
+    outcomes = LoopOutcomes(loop, RecordMetadata)  # type: ignore[arg-type]
+    sends = Sends(set())
+    sends.path, sends.outcomes = work.rig.path, outcomes
+
+    def run(records: int) -> None:
+        attempt = sends.attempt
+        with callgrind.counted():
+            for _ in repeat(None, records):
+                attempt(TOPIC, VALUE, None, None, None, None)
+        work.steps()
+        with callgrind.counted():
+            work.rig.run_callbacks()
+            loop.run()
+
+    run(records=20_000)
+    return run
+
+
+def rows(callgrind: Callgrind, extensions: Extensions | None = None, **columns: Any) -> Callable[[int], None]:
+    """``send_many()`` of as many rows as one call of ``columnar`` has."""
+    work = Workload(PARTITIONS)
+    path = BulkPath[Any, Any]()
+    path._open_path(work.rig.accumulator, MAX_REQUEST_SIZE, MAX_BLOCK_MS, extensions)
+    values = [VALUE] * COLUMN_ROWS
+
+    def run(records: int) -> None:
+        with callgrind.counted():
+            for _ in repeat(None, records // COLUMN_ROWS):
+                path.send_many(TOPIC, values, **columns)
+        work.steps()
+
+    run(records=4 * COLUMN_ROWS)
+    return run
+
+
+def rows_with_headers(callgrind: Callgrind) -> Callable[[int], None]:
+    return rows(callgrind, headers=[[("trace", b"%016d" % row)] for row in range(COLUMN_ROWS)])
+
+
+def serialized_rows(callgrind: Callgrind) -> Callable[[int], None]:
+    return rows(callgrind, Extensions(value_serializer=bytes.strip))
 
 
 def partitioner(callgrind: Callgrind) -> Callable[[int], None]:
@@ -287,6 +390,11 @@ WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] =
     "send, a callback": (callback, 20_000),
     "send, an interceptor": (extended(interceptors=[Passive()]), 20_000),
     "send, a partitioner": (partitioner, 20_000),
+    "confluent, a callback": (delivery_report, 20_000),
+    "asyncio": (asyncio_future, 20_000),
+    "send_many": (rows, 40_000),
+    "send_many, headers": (rows_with_headers, 40_000),
+    "send_many, a serializer": (serialized_rows, 40_000),
     "sender": (sender, 40_000),
     "sender of single records": (sender_of_single_records, 2_000),
     "columnar": (columnar, 40_000),
