@@ -226,9 +226,10 @@ class AIOKafkaProducer:
     ) -> "asyncio.Future[RecordMetadata | None]":
         """Gets a record accepted and returns its asyncio future, whose result is a ``RecordMetadata``.
 
-        The result is None with ``acks=0``. Awaits only if memory is full (``buffer_memory``), up to
-        ``request_timeout_ms``. If the task is cancelled while it waits, the record is not sent. Cancelling
-        the future has no effect on the record, which was accepted.
+        The result is None with ``acks=0``. Awaits if memory is full (``buffer_memory``), up to
+        ``request_timeout_ms``, and lets the loop run other tasks after some hundred records. If the task is
+        cancelled while it waits, the record is not sent. Cancelling the future has no effect on the record,
+        which was accepted.
 
         Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
         ``MessageSizeTooLargeError``, for example. The future gets later errors.
@@ -265,6 +266,10 @@ class AIOKafkaProducer:
         headers: Any,
     ) -> "asyncio.Future[RecordMetadata | None]":
         """``send()``, if that is not done at once. ``blocked``: what ``Sends.usual`` returned."""
+        latest = self._sends.outcomes
+        if blocked is None and latest is not None and latest.due():
+            await asyncio.sleep(0)
+            latest.had_a_turn()
         producer = self._producer
         if producer is None:
             raise self._not_running("send")

@@ -20,7 +20,7 @@ class Sends:
     ) -> asyncio.Future[Any] | WouldBlock | None:
         """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
 
-        Unusual are: no producer, interceptors, another loop, headers that are no list.
+        Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
         """
     def attempt(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any

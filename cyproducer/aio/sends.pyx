@@ -22,7 +22,7 @@ cdef class Sends:
     def usual(self, topic, value, key, partition, timestamp_ms, headers):
         """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
 
-        Unusual are: no producer, interceptors, another loop, headers that are no list.
+        Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
         """
         if (
             self.path is None
@@ -31,6 +31,7 @@ cdef class Sends:
             or (headers is not None and type(headers) is not list)
             or (self.path.extensions is not None and (<Extensions>self.path.extensions).interceptors)
             or not self.outcomes._serves(running_loop())
+            or self.outcomes.due()
         ):
             return None
         return self._attempt(topic, value, key, partition, timestamp_ms, headers)

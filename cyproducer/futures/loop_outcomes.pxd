@@ -1,3 +1,5 @@
+from libc.stdint cimport int32_t
+
 from cyproducer.futures.delivery cimport Delivery, RecordFuture
 
 
@@ -16,8 +18,10 @@ cdef class LoopOutcomes:
     cdef dict groups              # address of a Delivery -> Group
     cdef object arrived
     cdef bint woken
+    cdef int32_t followed         # records since the loop had a turn
     cdef bint makes_own           # whether the loop's futures are asyncio's
     cdef object __weakref__
+    cpdef bint due(self) noexcept
     cdef bint _serves(self, object loop) except -1
     cdef object _follow(self, RecordFuture record)
     cdef int _join(self, RecordFuture record, object future) except -1

@@ -13,6 +13,13 @@ class LoopOutcomes:
         kind: type[tuple[Any, ...]] | None = None,
         without_metadata: bool = False,
     ) -> None: ...
+    def due(self) -> bool:
+        """Whether the loop should have a turn before another record is sent.
+
+        A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
+        """
+    def had_a_turn(self) -> None:
+        """Notes that the loop has run since the last record."""
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool: ...
     def follow(self, record: RecordFuture) -> asyncio.Future[Any]: ...
     def _deliver(self) -> None: ...

@@ -43,6 +43,11 @@ log = logging.getLogger("cyproducer")
 
 cdef object Future = asyncio.Future
 
+cdef enum:
+    # A turn of the loop takes as long as a few records, or some tens of them if outcomes have arrived.
+    MOST_FOLLOWED = 4096
+    SOME_FOLLOWED = 256
+
 
 cdef class Group:
     """The futures of one loop that follow records of one batch. A callback of its first record."""
@@ -82,6 +87,17 @@ cdef class LoopOutcomes:
         """Whether this is for ``loop``."""
         return self._serves(loop)
 
+    cpdef bint due(self) noexcept:
+        """Whether the loop should have a turn before another record is sent.
+
+        A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
+        """
+        return self.followed >= MOST_FOLLOWED or (self.woken and self.followed >= SOME_FOLLOWED)
+
+    def had_a_turn(self):
+        """Notes that the loop has run since the last record."""
+        self.followed = 0
+
     cdef bint _serves(self, object loop) except -1:
         cdef PyObject* alive = NULL
         if PyWeakref_GetRef(self.loop, &alive) <= 0:
@@ -101,6 +117,7 @@ cdef class LoopOutcomes:
         # create_future() of asyncio's own loops is a Python function that does this.
         cdef object future = Future(loop=loop) if self.makes_own else loop.create_future()
         self._join(record, future)
+        self.followed += 1
         return future
 
     cdef int _join(self, RecordFuture record, object future) except -1:
@@ -155,6 +172,7 @@ cdef class LoopOutcomes:
         cdef Group group
         cdef Py_ssize_t i
         self.woken = False
+        self.followed = 0
         while self.arrived:
             group = self.arrived.popleft()
             self.groups.pop(<uintptr_t>group.delivery, None)

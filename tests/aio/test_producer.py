@@ -698,3 +698,39 @@ def test_a_started_producer_uses_one_client_id(cluster: ScriptedCluster) -> None
             assert cluster.received(PRODUCE)[0].header.client_id == producer.client_id
 
     run(main())
+
+
+def test_a_task_that_only_sends_lets_others_run(cluster: ScriptedCluster) -> None:
+    async def main() -> None:
+        turns, done = 0, False
+
+        async def other() -> None:
+            nonlocal turns
+            while not done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with producing_to(cluster, linger_ms=60_000) as producer:
+            assert await producer.partitions_for("orders")
+            task = asyncio.create_task(other())
+            for _ in range(20_000):
+                await producer.send("orders", b"x")
+            done = True
+            await task
+            assert turns >= 20_000 // 4096
+            await producer.flush()
+
+    run(main())
+
+
+def test_futures_are_set_while_a_task_only_sends(cluster: ScriptedCluster) -> None:
+    async def main() -> None:
+        async with producing_to(cluster, buffer_memory=1 << 30) as producer:
+            first = await producer.send("orders", b"x")
+            for _ in range(1_000_000):
+                if first.done():
+                    break
+                await producer.send("orders", b"x")
+            assert first.done()
+
+    run(main())
