@@ -2244,8 +2244,8 @@ MUTANTS = [
     Mutant(
         "one-wake-up-only",
         "cyproducer/futures/loop_outcomes.pyx",
-        "        self.woken = False\n        while",
-        "        while",
+        "        self.woken = False\n        self.followed",
+        "        self.followed",
         (
             "tests/futures/test_loop_outcomes.py::test_a_batch_has_one_callback_and_many_batches_share_one_wake_up",
         ),
@@ -2257,6 +2257,16 @@ MUTANTS = [
         "        if False:\n",
         (
             "tests/futures/test_loop_outcomes.py::test_a_batch_has_one_callback_and_many_batches_share_one_wake_up",
+        ),
+    ),
+    Mutant(
+        "loop-gets-no-turn",
+        "cyproducer/aio/sends.pyx",
+        "            or self.outcomes.due()\n",
+        "",
+        (
+            "tests/aio/test_producer.py::test_a_task_that_only_sends_lets_others_run",
+            "tests/aio/test_producer.py::test_futures_are_set_while_a_task_only_sends",
         ),
     ),
     Mutant(
