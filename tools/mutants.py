@@ -111,7 +111,7 @@ MUTANTS = [
     Mutant(
         "no-look-after-a-backlog",
         "cyproducer/network/sender.pyx",
-        "            if self.accumulator.pool.in_use >= MOST_KEPT:\n",
+        "            if cyp_load64(&self.accumulator.pool.in_use) >= MOST_KEPT:\n",
         "            if False:\n",
         ("tests/producer/test_memory.py",),
     ),

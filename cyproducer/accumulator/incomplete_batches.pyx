@@ -26,6 +26,7 @@ from cyproducer.accumulator.batch_limit cimport probe_acknowledged
 from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Accumulator, Partition, Topic
 from cyproducer.base.sync cimport (
     cyp_monotonic_ns,
+    cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -279,7 +280,8 @@ cdef class Incomplete:
     def close(self):
         """Stops accepting records and makes all batches sendable. Idempotent."""
         pthread_mutex_lock(&self.c.lock)
-        self.c.closed = 1
+        # Threads that wait for room in the queue of callbacks read it without this lock.
+        cyp_store32(&self.c.closed, 1)
         self.c.refusing = 1
         hurry(&self.c)
         # Threads in await_parking() give up.

@@ -273,7 +273,7 @@ cdef class CompletionQueue:
                     while cyp_load64(&self.entries.backlog) > self._low() and not cyp_load32(closed):
                         if wait_on(&self.entries.room, &self.entries.lock, until):
                             break
-                    room = self.entries.backlog <= self._low() or cyp_load32(closed)
+                    room = cyp_load64(&self.entries.backlog) <= self._low() or cyp_load32(closed)
                     pthread_mutex_unlock(&self.entries.lock)
                 if room:
                     return True

@@ -67,6 +67,7 @@ from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
     cyp_load32,
+    cyp_load64,
     cyp_lock_queued,
     cyp_ms_ns,
     cyp_mutex_init,
@@ -390,7 +391,8 @@ cdef class Sender:
             # The control plane closes connections with overdue requests: its next tick must not come after
             # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
-            if self.accumulator.pool.in_use >= MOST_KEPT:
+            # Without the pool's lock: a hint.
+            if cyp_load64(&self.accumulator.pool.in_use) >= MOST_KEPT:
                 # It gives memory back once this is over.
                 self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
             transport.in_flight += self.settings.acks != 0
