@@ -5,6 +5,7 @@
 
 import ctypes
 import gc
+import logging
 from typing import Any
 
 from cyproducer.records.compression import compressor_for
@@ -50,7 +51,20 @@ def move(allocations: int, refuse: int, codec: str | None) -> tuple[int, int]:
     return refuse - left, len(lost)
 
 
+class Lines(logging.Handler):
+    """Keeps the log's lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 def main() -> None:
+    log = Lines()
+    logging.getLogger("cyproducer").addHandler(log)
     # Allocations of a garbage collection must not be counted.
     gc.disable()
     for codec in (None, "gzip"):
@@ -62,4 +76,6 @@ def main() -> None:
         lost = [records for _, records in outcomes]
         assert set(lost) == {0, 1}
         assert move(lost.index(1), 10_000, codec)[1] == RECORDS
+    # A batch for whose compressed copy there is no memory is sent as it is.
+    assert all(line.startswith("no memory to compress a batch of ") for line in log.lines), log.lines
     print("nothing is lost")
