@@ -6,6 +6,6 @@ cdef class Sends:
     cdef public SendPath path
     cdef public LoopOutcomes outcomes
     cdef set ending
-    cdef object _attempt(
+    cpdef object attempt(
         self, object topic, object value, object key, object partition, object timestamp_ms, object headers
     )

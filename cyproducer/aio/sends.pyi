@@ -1,10 +1,11 @@
 import asyncio
-from typing import Any
+from typing import Any, final
 
 from cyproducer.callers.send_path import SendPath, WouldBlock
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.loop_outcomes import LoopOutcomes
 
+@final
 class Sends:
     """Sends records that nothing is in the way of. For one ``AIOKafkaProducer``, which does the rest.
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+cimport cython
+
 from cyproducer.callers.extensions cimport Extensions
 from cyproducer.futures.delivery cimport FAILED, RecordFuture
 from cyproducer.futures.loop_outcomes cimport LoopOutcomes
@@ -9,6 +11,7 @@ from cyproducer.futures.loop_outcomes cimport LoopOutcomes
 cdef object running_loop = asyncio._get_running_loop
 
 
+@cython.final
 cdef class Sends:
     """Sends records that nothing is in the way of. For one ``AIOKafkaProducer``, which does the rest.
 
@@ -34,17 +37,14 @@ cdef class Sends:
             or self.outcomes.due()
         ):
             return None
-        return self._attempt(topic, value, key, partition, timestamp_ms, headers)
+        return self.attempt(topic, value, key, partition, timestamp_ms, headers)
 
-    def attempt(self, topic, value, key, partition, timestamp_ms, headers):
+    cpdef object attempt(self, topic, value, key, partition, timestamp_ms, headers):
         """Sends a record of a producer without interceptors. Returns the asyncio future that follows it.
 
         Returns a ``WouldBlock`` if sending it would block. Raises at once what is known to be wrong with the
         record.
         """
-        return self._attempt(topic, value, key, partition, timestamp_ms, headers)
-
-    cdef object _attempt(self, topic, value, key, partition, timestamp_ms, headers):
         cdef object sent = self.path._at_once(topic, value, key, headers, partition, timestamp_ms)
         return followed(self.outcomes, sent) if type(sent) is RecordFuture else sent
 

@@ -15,6 +15,7 @@ cdef class ExtendedRows:
     # As they were before the serializers and the partitioner.
     cdef tuple given
     cdef bint valid               # all lists have one length
+    cdef bint acknowledges        # the interceptors learn what becomes of the rows
     cdef bint of_each             # the headers are one list of pairs per row
     cdef int _make_lists(self) except -1
     cdef int intercept(self) except -1

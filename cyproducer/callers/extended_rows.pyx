@@ -61,6 +61,7 @@ cdef class ExtendedRows:
         self.keys, self.headers, self.partition, self.timestamp_ms = columns
         self.of_each = of_each
         self.valid = True
+        self.acknowledges = len(self.extensions.on_acknowledgements) > 0
         return 0
 
     cdef int intercept(self) except -1:
@@ -179,13 +180,13 @@ cdef class ExtendedRows:
 
     def columns(self):
         """The arguments of ``send_many()`` but for the topic. Rows of now get the time."""
-        if self.valid and self.extensions.on_acknowledgements:
+        if self.acknowledges:
             # Their metadata has it.
             now = cyp_wall_ms()
-            self.timestamp_ms = [
-                now if item(self.timestamp_ms, i) is None else item(self.timestamp_ms, i)
-                for i in range(len(<list>self.values))
-            ]
+            times = self.timestamp_ms
+            if type(times) is not list:
+                times = [times] * len(<list>self.values)
+            self.timestamp_ms = [now if time_ms is None else time_ms for time_ms in times]
         return self.values, self.keys, self.headers, self.partition, self.timestamp_ms
 
     cdef int follow(self, BulkFuture future) except -1:
@@ -194,7 +195,7 @@ cdef class ExtendedRows:
         cdef Py_ssize_t i
         cdef Py_ssize_t count
         cdef Sizes* sizes
-        if not self.extensions.on_acknowledgements:
+        if not self.acknowledges:
             return 0
         count = len(<list>self.values)
         told = RowAcknowledgements.__new__(RowAcknowledgements)
@@ -216,7 +217,7 @@ cdef class ExtendedRows:
         cdef Py_ssize_t i
         # KafkaError has None if the call is all or nothing.
         cdef Py_ssize_t accepted = getattr(error, "accepted", None) or 0
-        if not self.valid or not self.extensions.on_acknowledgements:
+        if not self.acknowledges:
             return 0
         if accepted:
             self.follow(error.future)

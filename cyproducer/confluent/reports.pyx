@@ -487,8 +487,7 @@ cdef class ProducePath:
 
     def _move(self):
         """Moves all messages of completed batches into ``due``, in order: one thread at a time."""
-        # A wait of no time at all takes 50 us and more.
-        if self.moving or cyp_load64(&self._queue.entries.backlog) == 0:
+        if self.moving:
             return
         self.moving = True
         try:

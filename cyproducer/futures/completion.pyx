@@ -184,7 +184,7 @@ cdef class CompletionQueue:
         d = self._pop()
         closed = self.entries.closed
         pthread_mutex_unlock(&self.entries.lock)
-        if d == NULL and not closed:
+        if d == NULL and not closed and cyp_monotonic_ns() < deadline:
             # The GIL is released only now: beside a thread that computes, getting it back takes 5 ms for each
             # batch.
             with nogil:

@@ -134,6 +134,33 @@ SEND = Case(
     send_goals(REAL) + send_goals(NULL),
     plot=True,
 )
+DEFAULTS = Case(
+    "defaults",
+    "The same with the peers' default settings",
+    "confluent-kafka and aiokafka run without idempotence, aiokafka with acks=1. confluent-kafka waits when "
+    "its queue of 100,000 records is full. This producer uses its defaults in both tables.",
+    (send_contest(REAL, "real", True), send_contest(NULL, "null", True)),
+    (RATE, CPU, PEAK),
+)
+SEND_ALONE = Case(
+    "send-alone",
+    "send() alone",
+    "Nanoseconds of the calling thread's CPU per call, warm, loop included: the minimum over many rounds of "
+    "50,000 calls. The first column is an empty Python function with three parameters.",
+    (Contest(NULL, own("own_sweeps.send_alone", records=2_000_000)),),
+    (
+        Column("empty_ns", "empty function", 0),
+        Column("positional_ns", "send(topic, value)", 0),
+        Column("keyword_ns", "send(topic, value=value)", 0),
+        Column("keyed_ns", "with a key of 16 B", 0),
+        Column("headers_ns", "with a header", 0),
+    ),
+    (
+        Goal("ns of send(topic, value)", "positional_ns", NULL, at_most=150, digits=0),
+        Goal("ns of send(topic, value=value)", "keyword_ns", NULL, at_most=150, digits=0),
+    ),
+)
+
 # The usual program
 
 OWN_CONFLUENT, OWN_AIO = "cyproducer.confluent", "cyproducer.aio"
@@ -191,6 +218,7 @@ USUAL = Case(
     ),
     plot=True,
 )
+
 # What a program adds to send()
 
 _ADDED_US = {
@@ -215,32 +243,6 @@ WAYS = Case(
     tuple(Contest(way, own("ways.cost", records=450_000, way=way)) for way in _ADDED_US),
     (Column("added_us", "us more per record"), Column("cpu_s_per_million", "whole, us", 2)),
     tuple(Goal(f"us that it adds: {way}", "added_us", way, at_most=most) for way, most in _ADDED_US.items()),
-)
-DEFAULTS = Case(
-    "defaults",
-    "The same with the peers' default settings",
-    "confluent-kafka and aiokafka run without idempotence, aiokafka with acks=1. confluent-kafka waits when "
-    "its queue of 100,000 records is full. This producer uses its defaults in both tables.",
-    (send_contest(REAL, "real", True), send_contest(NULL, "null", True)),
-    (RATE, CPU, PEAK),
-)
-SEND_ALONE = Case(
-    "send-alone",
-    "send() alone",
-    "Nanoseconds of the calling thread's CPU per call, warm, loop included: the minimum over many rounds of "
-    "50,000 calls. The first column is an empty Python function with three parameters.",
-    (Contest(NULL, own("own_sweeps.send_alone", records=2_000_000)),),
-    (
-        Column("empty_ns", "empty function", 0),
-        Column("positional_ns", "send(topic, value)", 0),
-        Column("keyword_ns", "send(topic, value=value)", 0),
-        Column("keyed_ns", "with a key of 16 B", 0),
-        Column("headers_ns", "with a header", 0),
-    ),
-    (
-        Goal("ns of send(topic, value)", "positional_ns", NULL, at_most=150, digits=0),
-        Goal("ns of send(topic, value=value)", "keyword_ns", NULL, at_most=150, digits=0),
-    ),
 )
 
 # The other clients' shapes
@@ -790,20 +792,8 @@ TRANSACTIONS = Case(
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(
-            USUAL,
-            WAYS,
-            SEND,
-            DEFAULTS,
-            SEND_ALONE,
-            CONFLUENT_SHAPE,
-            AIO_SHAPE,
-            GET,
-            THREADS,
-            COLUMNAR,
-            CODECS,
-            PARTITIONS,
-        ),
+        *(USUAL, WAYS),
+        *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
         TRANSACTIONS,
     )

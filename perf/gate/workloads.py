@@ -232,7 +232,6 @@ class Loop:
     """The part of an asyncio loop that futures and their outcomes use."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._soon: list[Callable[[], object]] = []
 
     def get_debug(self) -> bool:

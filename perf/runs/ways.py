@@ -8,7 +8,7 @@ together: the difference is smaller than the CPU of a process varies on a shared
 
 import asyncio
 import statistics
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -233,7 +233,9 @@ def on_delivery(args: Args) -> Iterator[Way]:
 
 @contextmanager
 def in_a_loop(
-    args: Args, send: Callable[[Any, Args], Awaitable[None]], alone: Callable[[], Awaitable[None]]
+    args: Args,
+    send: Callable[[Any, Args], Coroutine[Any, Any, None]],
+    alone: Callable[[], Coroutine[Any, Any, None]],
 ) -> Iterator[Way]:
     """Sends with ``AIOKafkaProducer`` in one event loop."""
     from cyproducer.aio import AIOKafkaProducer
@@ -245,14 +247,7 @@ def in_a_loop(
 
     with asyncio.Runner() as runner:
         one = runner.run(started())
-
-        async def sent() -> None:
-            await send(one, args)
-
-        async def only_futures() -> None:
-            await alone()
-
-        yield Way(lambda: runner.run(sent()), lambda: runner.run(only_futures()))
+        yield Way(lambda: runner.run(send(one, args)), lambda: runner.run(alone()))
         runner.run(one.stop())
 
 

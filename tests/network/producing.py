@@ -43,6 +43,11 @@ def producing(cluster: ScriptedCluster | None = None, **given: Any) -> Iterator[
         yield producer
     finally:
         producer.close(0)
+    await_end_of_threads(before)
+
+
+def await_end_of_threads(before: set[threading.Thread]) -> None:
+    """Waits for the end of the producers' threads that are not in ``before``; fails if one goes on."""
     for thread in threading.enumerate():
         # A look-up cannot be interrupted: its thread ends when the look-up does.
         # The thread for users' code belongs to the process, and may be busy.

@@ -9,9 +9,8 @@ import pytest
 
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 from tests.network.odd_servers import is_silent, odd_server, refusing_address
-from tests.network.producing import WAIT_S, CollectingSelector, options
+from tests.network.producing import WAIT_S, CollectingSelector, await_end_of_threads, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
 from tools.harness.until import until
@@ -48,17 +47,13 @@ def test_a_wait_for_a_temporary_producers_record_times_out() -> None:
         assert 0.3 <= time.monotonic() - began < WAIT_S / 2
         # It goes on closing, for close_timeout_ms.
         gc.collect()
-        for thread in set(threading.enumerate()) - before:
-            if thread.name.startswith("cyproducer") and thread.name != NAME:
-                thread.join(WAIT_S)
-                assert not thread.is_alive(), thread.name
+        await_end_of_threads(before)
 
 
 TEMPORARY = """
 import logging, sys
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 logging.basicConfig()
 try:
     KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=20_000, linger_ms=60_000,
@@ -78,7 +73,6 @@ def test_the_exit_keeps_draining_a_collected_producer() -> None:
 LOSING = """
 import logging, sys
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 logging.basicConfig()
 KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=500).send("orders", b"1")
 """
@@ -141,7 +135,6 @@ def test_a_producer_collected_on_one_of_its_threads_drains(where: str) -> None:
 SENDS = """
 import logging, sys
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 logging.basicConfig()
 servers, close_timeout_ms = sys.argv[1].split(","), int(sys.argv[2])
 producer = KafkaProducer(bootstrap_servers=servers, close_timeout_ms=close_timeout_ms, linger_ms=50)
@@ -169,7 +162,6 @@ def test_the_exit_of_a_process_reports_losses() -> None:
 SEVERAL = """
 import logging, sys
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 logging.basicConfig()
 options = {"close_timeout_ms": 3000, "linger_ms": 60000, "delivery_timeout_ms": 120000}
 producers = [KafkaProducer(bootstrap_servers=server, **options) for server in sys.argv[1:] * 8]
@@ -196,7 +188,6 @@ SENDING = """
 import logging, sys, threading
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 logging.basicConfig()
 producer = KafkaProducer(bootstrap_servers=sys.argv[1].split(","), close_timeout_ms=20000)
 futures, sending = [], threading.Event()
@@ -229,7 +220,6 @@ WAITING = """
 import sys, threading
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 producer = KafkaProducer(
     bootstrap_servers=[sys.argv[1]], close_timeout_ms=float(sys.argv[2]), max_block_ms=600000
 )
