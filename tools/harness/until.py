@@ -1,5 +1,6 @@
 """Waits in tests for actions of another thread or process that no event announces."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,22 +40,28 @@ class NewThreads:
 def until_blocked(thread: threading.Thread) -> None:
     """Returns once a thread is blocked by something other than the GIL, or has ended.
 
-    The GIL is free during each pause here; a thread that ran then shows that by its number of suspensions.
-    Without /proc, which only Linux has, it returns after one pause.
+    A thread that waits for the GIL wakes up in each switch interval, which its count of suspensions shows.
+    So the thread must sleep, with the same number, for several intervals: the GIL's holder can be preempted
+    for longer than one pause. Without /proc, which only Linux has, it returns after that time.
     """
+    interval_s = 4 * sys.getswitchinterval()
     status = Path(f"/proc/self/task/{thread.native_id}/status")
     if not status.exists():
-        time.sleep(0.005)
+        time.sleep(interval_s)
         return
     before: list[str] = []
+    since = time.monotonic()
 
     def rests() -> bool:
+        nonlocal since
         try:
             lines = status.read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             return True
         now = [line for line in lines if line.startswith(("State", "voluntary_ctxt_switches"))]
-        same, before[:] = before == now, now
-        return same and "S" in now[0].split()
+        if before != now or "S" not in now[0].split():
+            before[:] = now
+            since = time.monotonic()
+        return time.monotonic() - since > interval_s
 
     until(rests, f"{thread.name} waiting")
