@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from cyproducer.base.channel import channel
 from cyproducer.confluent import KafkaError, KafkaException, Message
-from cyproducer.confluent.aio import AIOProducer
+from cyproducer.confluent.aio import AIOProducer, _close
 from cyproducer.testing import EmbeddedBroker
 from tests.aio.running import run, runs_on
-from tests.forked import in_child, needs_fork, needs_proc
+from tests.forked import in_child, needs_fork
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
@@ -309,10 +310,21 @@ def test_a_loop_that_was_closed_leaves_no_descriptor(cluster: ScriptedCluster) -
     engine.close(0)
 
 
-@needs_proc
-def test_a_wrong_configuration_leaves_nothing_open(cluster: ScriptedCluster) -> None:
+def test_a_wrong_configuration_leaves_nothing_open(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[int, int]] = []
+    closed: list[tuple[int, int]] = []
+
+    def noting_channel() -> tuple[int, int]:
+        opened.append(channel())
+        return opened[-1]
+
+    def noting_close(fds: tuple[int, int]) -> None:
+        _close(fds)
+        closed.append(fds)
+
     async def main() -> None:
-        before = set(os.listdir("/proc/self/fd"))
         for conf, kind, text in (
             ({"no.such": 1}, KafkaException, 'No such configuration property: "no.such"'),
             ("orders", TypeError, "producer_conf: must be a dict, not str"),
@@ -320,10 +332,12 @@ def test_a_wrong_configuration_leaves_nothing_open(cluster: ScriptedCluster) -> 
         ):
             with pytest.raises(kind, match=text):
                 AIOProducer(conf)  # type: ignore[arg-type]
-        gc.collect()
-        assert set(os.listdir("/proc/self/fd")) <= before
+        assert opened == closed
 
+    monkeypatch.setattr("cyproducer.confluent.aio.channel", noting_channel)
+    monkeypatch.setattr("cyproducer.confluent.aio._close", noting_close)
     run(main())
+    assert closed
 
 
 def test_the_arguments_of_confluent_kafka(cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -457,7 +457,8 @@ def test_a_closed_producer_leaves_no_thread_and_no_descriptor() -> None:
                         thread.join(WAIT_S)
             if round_ == 0:
                 before = descriptors()
-        assert descriptors() == before
+        # The collector may have closed those of earlier tests meanwhile.
+        assert descriptors() <= before
         assert own_threads() <= threads
 
 
