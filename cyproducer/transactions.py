@@ -18,7 +18,6 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
 from cyproducer.config import ProducerConfig, hide, option_name
-from cyproducer.control.apis import TransactionListing
 from cyproducer.control.ending import (
     ONGOING,
     Describing,
@@ -34,6 +33,7 @@ from cyproducer.network.reading import Reading
 from cyproducer.runtime import Runtime, finish
 from cyproducer.structs import PreparedTransaction, TopicPartition
 from cyproducer.user_thread import DRAIN_S, user_thread
+from cyproducer.wire.responses import TransactionListing
 
 __all__ = [
     "AbortedTransaction",

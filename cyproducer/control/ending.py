@@ -51,13 +51,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cyproducer import errors
-from cyproducer.control.apis import (
-    DescribeTransactionsResponse,
-    EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdResponse,
-    TransactionDescription,
-)
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_requests import (
     FIRST,
@@ -79,6 +72,13 @@ from cyproducer.control.transactions import (
     UNKNOWN_SERVER_ERROR,
 )
 from cyproducer.structs import PreparedTransaction
+from cyproducer.wire.responses import (
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    TransactionDescription,
+)
 
 TRANSACTIONAL_ID_NOT_FOUND = 105
 MARKERS_MS = 5.0

@@ -17,11 +17,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cyproducer.control.apis import NO_TOPIC_ID, MetadataResponse
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
 from cyproducer.control.connections import cause_text
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
+from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_TOPIC = 17

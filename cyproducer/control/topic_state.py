@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cyproducer.control.apis import NO_TOPIC_ID, TopicInfo
+from cyproducer.wire.responses import NO_TOPIC_ID, TopicInfo
 
 
 class Merged(NamedTuple):

@@ -47,15 +47,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cyproducer import errors
-from cyproducer.control.apis import (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
-    DescribeTransactionsResponse,
-    EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdResponse,
-    TxnOffsetCommitResponse,
-)
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import (
     JOINED,
@@ -85,6 +76,15 @@ from cyproducer.control.transaction_requests import (
     Request,
 )
 from cyproducer.structs import OffsetAndMetadata, TopicPartition
+from cyproducer.wire.responses import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
 
 LEVEL_AGE_MS = 1000.0
 """For how long the level of ``transaction.version`` counts as known."""

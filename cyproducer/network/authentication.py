@@ -17,9 +17,9 @@ from cyproducer import errors
 from cyproducer.base.words import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import Hidden
-from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.background import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
+from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.

@@ -20,20 +20,6 @@ from cyproducer.base.clock import Clock
 from cyproducer.base.originals import Socket
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import split_server
-from cyproducer.control.apis import (
-    API_VERSIONS,
-    PRODUCE,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Api,
-    ApiVersionsResponse,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
-    fallback_for,
-    is_too_old,
-    lacking,
-    negotiate,
-)
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
 from cyproducer.network import protocol
 from cyproducer.network.background import Background, Task
@@ -43,6 +29,10 @@ from cyproducer.network.sender import Sender
 from cyproducer.network.stages import Stage, Waiting
 from cyproducer.user_thread import Log
 from cyproducer.version import VERSION
+from cyproducer.wire.messages import API_VERSIONS, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from cyproducer.wire.responses import ApiVersionsResponse, SaslAuthenticateResponse, SaslHandshakeResponse
+from cyproducer.wire.schema import Api
+from cyproducer.wire.versions import fallback_for, is_too_old, lacking, negotiate
 
 if TYPE_CHECKING:
     from cyproducer.config.proxy import Proxy

@@ -15,16 +15,6 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
-from cyproducer.control.apis import (
-    API_VERSIONS,
-    DESCRIBE_TRANSACTIONS,
-    END_TXN,
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    LIST_TRANSACTIONS,
-    METADATA,
-    TransactionListing,
-)
 from cyproducer.control.ending import (
     OPEN_STATES,
     STATES,
@@ -39,6 +29,16 @@ from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, Fin
 from cyproducer.network import protocol
 from cyproducer.network.questions import Encode, Question, Questions
 from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of
+from cyproducer.wire.messages import (
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    METADATA,
+)
+from cyproducer.wire.responses import TransactionListing
 
 AT_ONCE = 100
 """How many calls are carried out at the same time."""

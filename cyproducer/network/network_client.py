@@ -22,17 +22,6 @@ from cyproducer.base.hubs import Event
 from cyproducer.base.threads import Condition
 from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import (
-    API_VERSIONS,
-    INIT_PRODUCER_ID,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Api,
-    ApiVersionsResponse,
-    MetadataResponse,
-    SaslAuthenticateResponse,
-)
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
@@ -52,6 +41,15 @@ from cyproducer.network.sender import Sender
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.user_thread import Log
+from cyproducer.wire.messages import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
+from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse, SaslAuthenticateResponse
+from cyproducer.wire.schema import Api
 
 CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""

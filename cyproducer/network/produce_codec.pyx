@@ -19,7 +19,8 @@ from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, p
 from cyproducer.records.varint cimport put_uvarint
 
 from cyproducer.base.words import printable
-from cyproducer.control.apis import PRODUCE, PRODUCE_BY_TOPIC_ID
+from cyproducer.wire.messages import PRODUCE
+from cyproducer.wire.versions import PRODUCE_BY_TOPIC_ID
 
 cdef enum:
     PER_TOPIC = 32            # upper bound for the bytes around a topic, without its name

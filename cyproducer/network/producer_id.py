@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import INIT_PRODUCER_ID, InitProducerIdResponse
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.retry import ExponentialBackoff
@@ -20,6 +19,8 @@ from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
+from cyproducer.wire.messages import INIT_PRODUCER_ID
+from cyproducer.wire.responses import InitProducerIdResponse
 
 COMPRESSING_MS = 5
 """Delay before the next check of a batch that a thread is compressing."""

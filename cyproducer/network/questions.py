@@ -20,7 +20,12 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import (
+from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.network import protocol
+from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
+from cyproducer.network.sender import Sender
+from cyproducer.wire.messages import (
     API_VERSIONS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
@@ -32,13 +37,8 @@ from cyproducer.control.apis import (
     LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
-    Api,
 )
-from cyproducer.futures.waiting import refuse_wait_of_sender
-from cyproducer.network import protocol
-from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
-from cyproducer.network.sender import Sender
+from cyproducer.wire.schema import Api
 
 Encode = Callable[[int, int, str], bytes]
 """Makes a request's frame from its version, its correlation id and the client id."""

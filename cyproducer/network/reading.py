@@ -21,24 +21,20 @@ from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
-from cyproducer.control.apis import (
-    CREATE_TOPICS,
-    DESCRIBE_CONFIGS,
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    NOT_ASKED,
-    DescribedConfigs,
-    FetchedPartition,
-    MetadataResponse,
-    TopicInfo,
-)
 from cyproducer.control.ending import refusal
 from cyproducer.control.record_decoder import Batch, batches
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import protocol
 from cyproducer.network.coordinators import framing
 from cyproducer.network.questions import Question, Questions
+from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
+from cyproducer.wire.responses import (
+    NOT_ASKED,
+    DescribedConfigs,
+    FetchedPartition,
+    MetadataResponse,
+    TopicInfo,
+)
 
 FETCH_BYTES = 4 * 1024 * 1024
 """How much one response has at most, unless its first batch is larger."""

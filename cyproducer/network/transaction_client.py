@@ -17,19 +17,6 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    API_VERSIONS,
-    DESCRIBE_TRANSACTIONS,
-    END_TXN,
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    TXN_OFFSET_COMMIT,
-    Api,
-    ApiVersionsResponse,
-)
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import (
@@ -62,6 +49,19 @@ from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
+from cyproducer.wire.messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+)
+from cyproducer.wire.responses import ApiVersionsResponse
+from cyproducer.wire.schema import Api
 
 COMPRESSING_MS = 5
 """Delay before the next check of a batch that a thread is compressing."""

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from cyproducer.control.apis import (
+from cyproducer.errors import BrokerResponseError, kafka_errors
+from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -32,7 +33,6 @@ from cyproducer.control.apis import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
-from cyproducer.errors import BrokerResponseError, kafka_errors
 
 MOCK_CLUSTER = Path(__file__).with_name("mock_cluster.py")
 STOP_TIMEOUT_S = 5.0

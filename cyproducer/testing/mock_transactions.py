@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
-    EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdResponse,
-    TxnOffsetCommitResponse,
-)
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import Call
@@ -35,6 +27,14 @@ from cyproducer.control.transaction_requests import (
 )
 from cyproducer.network.sender import Sender
 from cyproducer.network.transaction_client import TransactionClient
+from cyproducer.wire.responses import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
 
 if TYPE_CHECKING:
     import threading

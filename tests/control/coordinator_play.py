@@ -6,16 +6,6 @@ with a call.
 
 from typing import Any
 
-from cyproducer.control.apis import (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
-    DescribeTransactionsResponse,
-    EndTxnResponse,
-    FindCoordinatorResponse,
-    InitProducerIdResponse,
-    TransactionDescription,
-    TxnOffsetCommitResponse,
-)
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
 from cyproducer.control.transaction_requests import (
@@ -32,6 +22,16 @@ from cyproducer.control.transaction_requests import (
 )
 from cyproducer.control.transactions import Transactions
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire.responses import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    TransactionDescription,
+    TxnOffsetCommitResponse,
+)
 
 GROUP = ConsumerGroupMetadata("g", 3, "m")
 POSITIONS = {

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.apis import (
+from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
+from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
-    APIS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
@@ -23,12 +23,10 @@ from cyproducer.control.apis import (
     PRODUCE,
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
-    Api,
-    fallback_for,
-    lacking,
-    negotiate,
 )
-from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
+from cyproducer.wire.messages import CLIENT as APIS
+from cyproducer.wire.schema import Api
+from cyproducer.wire.versions import fallback_for, lacking, negotiate
 
 #: What Kafka 4.1 responds (including lowest versions), for the APIs that a producer uses.
 KAFKA_4_1 = {0: (0, 13), 3: (0, 13), 18: (0, 4), 22: (0, 5), 1: (4, 17)}

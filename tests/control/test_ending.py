@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.apis import (
+from cyproducer.control.ending import Describe, Describing, Ended, Ending, Outcome
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_requests import AskLevel, EndTxn, FindCoordinator, InitProducerId
+from cyproducer.structs import PreparedTransaction
+from cyproducer.wire.responses import (
     DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
     TransactionDescription,
 )
-from cyproducer.control.ending import Describe, Describing, Ended, Ending, Outcome
-from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transaction_requests import AskLevel, EndTxn, FindCoordinator, InitProducerId
-from cyproducer.structs import PreparedTransaction
 
 PRODUCER_ID, EPOCH = 4000, 7
 OTHER_ID = 4001

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from cyproducer.control.apis import NO_TOPIC_ID, BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
 from cyproducer.control.cluster_view import BrokerMetadata
 from cyproducer.control.metadata import ClusterMetadata, LastError, MetadataChange, MetadataRequest
+from cyproducer.wire.responses import NO_TOPIC_ID, BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
 
 ID_A = b"a" * 16
 ID_B = b"b" * 16

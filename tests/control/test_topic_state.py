@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.apis import NO_TOPIC_ID, PartitionInfo, TopicInfo
 from cyproducer.control.cluster_view import BrokerMetadata
 from cyproducer.control.topic_state import OLDER_ANSWERS, Merged, TopicState
+from cyproducer.wire.responses import NO_TOPIC_ID, PartitionInfo, TopicInfo
 from tests.control.test_metadata import ID_A, ID_B, known, refresh, response, topic
 
 

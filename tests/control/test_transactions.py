@@ -11,11 +11,6 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.apis import (
-    AddPartitionsToTxnResponse,
-    FindCoordinatorResponse,
-    TxnOffsetCommitResponse,
-)
 from cyproducer.control.transaction_calls import TABLE, Call, Event, Prepared, ResumeCall, State, diagram
 from cyproducer.control.transaction_requests import (
     FIRST,
@@ -32,6 +27,11 @@ from cyproducer.control.transaction_requests import (
 )
 from cyproducer.control.transactions import FENCING_EPOCH, LEVEL_AGE_MS, MARKERS_LAST_MS
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire.responses import (
+    AddPartitionsToTxnResponse,
+    FindCoordinatorResponse,
+    TxnOffsetCommitResponse,
+)
 from tests.control.coordinator_play import BACKOFF_MS, GROUP, POSITIONS, PRODUCER, Play
 
 REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 7, 14, 15, 16

@@ -1,4 +1,4 @@
-"""Fuzz targets for data from a broker, called by libFuzzer: Produce responses, frames, every other message.
+"""Fuzz targets for data from a peer, called by libFuzzer: Produce responses, frames, every other message.
 
 Each ``cdef int fuzz_...`` is a target: it returns, or ends the process. ``address`` returns its address.
 """
@@ -7,6 +7,7 @@ import traceback
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -43,6 +44,8 @@ from fuzz_checks cimport Input, check, next_byte
 
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
+from cyproducer.wire.messages import ALL
+from cyproducer.wire.primitives import Reader, Writer
 
 # Produce. Byte 0: the version; byte 1: how many topics the request has; then the response.
 
@@ -331,8 +334,33 @@ cdef int fuzz_messages(const uint8_t* data, size_t size) noexcept with gil:
         try:
             decode(lowest + data[1] % versions, frame)
         except KafkaProtocolError as error:
-            check(b"bytes remain at offset" in str(error).encode(), "the error names the offset")
+            check(b" response: " in str(error).encode(), "the error names the response")
         frame.release()
+    except BaseException:
+        traceback.print_exc()
+        abort()
+    return 0
+
+
+# Declared messages, both ways. Byte 0: the API and whether its request or its response; byte 1: the version.
+
+cdef int fuzz_declared(const uint8_t* data, size_t size) noexcept with gil:
+    if size < 2:
+        return 0
+    api = ALL[data[0] % len(ALL)]
+    version = api.declared.first + data[1] % (api.declared.last - api.declared.first + 1)
+    message, kind = (api.response, "response") if data[0] // len(ALL) % 2 else (api.request, "request")
+    try:
+        reader = Reader(PyBytes_FromStringAndSize(<char*>data + 2, size - 2), kind, version >= api.flexible)
+        try:
+            value = message.read(reader, version)
+        except KafkaProtocolError as error:
+            check(b"bytes remain at offset" in str(error).encode(), "the error names the offset")
+            return 0
+        writer = Writer(kind, version >= api.flexible, False)
+        message.write(writer, version, value)
+        again = message.read(Reader(writer.finish(), kind, version >= api.flexible), version)
+        check(again == value, "what is written reads back")
     except BaseException:
         traceback.print_exc()
         abort()
@@ -349,4 +377,6 @@ def address(str target):
         return <size_t>&fuzz_writing
     if target == "messages":
         return <size_t>&fuzz_messages
+    if target == "declared":
+        return <size_t>&fuzz_declared
     return 0

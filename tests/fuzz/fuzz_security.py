@@ -22,12 +22,12 @@ from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig, jaas, properties
 from cyproducer.config.proxy import Proxy, parse_proxy
 from cyproducer.config.values import Hidden, Refused, Secret
-from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
 from cyproducer.network.proxy import ProxyStage
 from cyproducer.network.tls_handshake import TlsHandshake
 from cyproducer.security.sasl import SharedCredentials, converse
+from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
 from tests.fuzz.fuzz_rig import Choices
 from tests.network.tls_pair import AUTHORITY
 

@@ -18,6 +18,9 @@ import lz4.frame  # type: ignore[import-untyped]
 
 from cyproducer.network import protocol
 from cyproducer.records.compression import compressor_for
+from cyproducer.wire.messages import ALL
+from cyproducer.wire.primitives import Writer
+from cyproducer.wire.schema import Field, Struct
 from tests.fuzz import corpus, fuzz_security
 from tests.fuzz.fuzz_rig import IDS, NAMES
 from tests.network.test_protocol_malformed import CASES
@@ -87,6 +90,35 @@ def messages() -> Iterator[bytes]:
     for decode, version, frame in [*CASES, *impossible]:
         kind = DECODERS.index(decode)
         yield bytes([kind, version - LOWEST[kind]]) + frame
+
+
+def declared() -> Iterator[bytes]:
+    """Each message of each API with one element in each array, in its first and last version; and cut off."""
+    for kind, part in enumerate(("request", "response")):
+        for index, api in enumerate(ALL):
+            message = getattr(api, part)
+            for version in dict.fromkeys((api.declared.first, api.declared.last)):
+                writer = Writer(part, version >= api.flexible, False)
+                message.write(writer, version, filled(message.root, version))
+                choice = bytes([index + kind * len(ALL), version - api.declared.first])
+                yield choice + writer.finish()
+            yield (choice + writer.finish())[:-1]
+
+
+def filled(struct: Struct, version: int) -> Any:
+    """A value of a structure whose arrays have one element each."""
+
+    def value(field: Field) -> Any:
+        if version not in field.versions:
+            return field.zero()
+        if isinstance(field.kind, Struct):
+            one = filled(field.kind, version)
+        else:
+            texts = {"string": "a", "text": "b", "bytes": b"c", "records": b"d", "uuid": bytes(range(16))}
+            one = texts.get(field.kind, 1)
+        return [one] if field.array else one
+
+    return struct.type(*map(value, struct.fields))
 
 
 def frames() -> Iterator[bytes]:
@@ -159,6 +191,7 @@ SEEDS = {
     "security": security,
     "produce": produce,
     "messages": messages,
+    "declared": declared,
     "frames": frames,
     "compression": compression,
     "rig": rig,

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from cyproducer.base.words import printable
-from cyproducer.control.apis import (
+from cyproducer.wire.responses import (
     NO_TOPIC_ID,
     NOT_ASKED,
     BrokerInfo,

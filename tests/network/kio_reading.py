@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.apis import (
+from cyproducer.wire.responses import (
     NO_TOPIC_ID,
     CreateTopicsResponse,
     DescribeConfigsResponse,

@@ -6,7 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.apis import (
+from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     DescribeTransactionsResponse,

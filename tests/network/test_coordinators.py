@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from cyproducer.control.apis import (
-    FIND_COORDINATOR,
-    DescribeTransactionsResponse,
-    FindCoordinatorResponse,
-    TransactionDescription,
-)
 from cyproducer.control.ending import Describing
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import coordinators
 from cyproducer.network.coordinators import Coordinators
 from cyproducer.network.questions import Question
+from cyproducer.wire.messages import FIND_COORDINATOR
+from cyproducer.wire.responses import (
+    DescribeTransactionsResponse,
+    FindCoordinatorResponse,
+    TransactionDescription,
+)
 
 BACKOFF = ExponentialBackoff(1, 1)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cyproducer.control.apis import BrokerInfo
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
+from cyproducer.wire.responses import BrokerInfo
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.network.scripted_model import Answers

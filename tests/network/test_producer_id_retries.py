@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import INIT_PRODUCER_ID, InitProducerIdResponse
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.retry import ExponentialBackoff
@@ -14,6 +13,8 @@ from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.producer_id import ProducerIdClient
 from cyproducer.network.sender import Sender
+from cyproducer.wire.messages import INIT_PRODUCER_ID
+from cyproducer.wire.responses import InitProducerIdResponse
 
 STILL_LOADING = 14
 

@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cyproducer.control.apis import (
+from cyproducer.network import protocol
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.testing import EmbeddedBroker
+from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
@@ -17,13 +20,10 @@ from cyproducer.control.apis import (
     METADATA,
     PRODUCE,
     TXN_OFFSET_COMMIT,
-    Api,
-    ApiVersionsResponse,
-    negotiate,
 )
-from cyproducer.network import protocol
-from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from cyproducer.testing import EmbeddedBroker
+from cyproducer.wire.responses import ApiVersionsResponse
+from cyproducer.wire.schema import Api
+from cyproducer.wire.versions import negotiate
 
 TIMEOUT_S = 10.0
 T = TypeVar("T")

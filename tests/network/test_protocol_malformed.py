@@ -9,7 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.apis import (
+from cyproducer.errors import KafkaProtocolError
+from cyproducer.network import protocol
+from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     ApiVersionsResponse,
@@ -29,8 +31,6 @@ from cyproducer.control.apis import (
     TransactionListing,
     TxnOffsetCommitResponse,
 )
-from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
 from tests.network.kio_oracle import (
     FULL_METADATA,
     make,
@@ -351,7 +351,7 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             protocol.decode_add_partitions_to_txn,
             3,
             "00000000 00 00000000 02 01 03 00000000000000 0000",
-            "topics.partitions claims 2 elements of at least 7 bytes",
+            "results_by_partition claims 2 elements of at least 7 bytes",
         ),
         (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff 00000001 ffff", "host is null"),
         (
@@ -388,7 +388,7 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             protocol.decode_add_partitions_to_txn,
             0,
             "00000000 00000000 00000001 0001 74 00000002 00000005 0037 00000005 0000",
-            "topics.partitions.partition_index 't'-5 is there twice",
+            "partition 't'-5 is there twice",
         ),
         *(
             (

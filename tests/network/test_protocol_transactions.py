@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control import apis
-from cyproducer.control.apis import (
+from cyproducer.errors import KafkaProtocolError
+from cyproducer.network import protocol
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire import messages as apis
+from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     DescribeTransactionsResponse,
@@ -19,9 +22,7 @@ from cyproducer.control.apis import (
     TransactionListing,
     TxnOffsetCommitResponse,
 )
-from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
-from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire.schema import Api
 from tests.network.kio_oracle import (
     durations_ms,
     error_codes,
@@ -51,11 +52,11 @@ partition_errors = st.dictionaries(st.tuples(texts, int32s), error_codes, max_si
 identities = st.tuples(texts, int64s, int16s)
 
 
-def every_version(api: apis.Api) -> pytest.MarkDecorator:
+def every_version(api: Api) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", range(api.lowest, api.highest + 1))
 
 
-def read(api: apis.Api, name: str, version: int, correlation_id: int, frame: bytes) -> Any:
+def read(api: Api, name: str, version: int, correlation_id: int, frame: bytes) -> Any:
     """The body of a request as kio reads it, after a check of its header."""
     header, body = read_request(frame, getattr(schema(name, version, "request"), f"{api.name}Request"))
     assert (header.request_api_key, header.request_api_version) == (api.key, version)
@@ -285,9 +286,9 @@ def test_request_bytes_match_the_protocol_guide(frame: bytes, golden: str) -> No
 
 
 def test_values_that_a_version_cannot_encode_are_rejected() -> None:
-    with pytest.raises(ValueError, match="duration_ms=0 needs version 1"):
+    with pytest.raises(ValueError, match="duration_filter=0 needs version 1"):
         protocol.encode_list_transactions(0, 1, None, duration_ms=0)
-    with pytest.raises(ValueError, match="pattern='a' needs version 2"):
+    with pytest.raises(ValueError, match="transactional_id_pattern='a' needs version 2"):
         protocol.encode_list_transactions(1, 1, None, pattern="a")
     for part in ({"generation_id": 0}, {"member_id": "a"}, {"group_instance_id": "a"}):
         group = ConsumerGroupMetadata("g", **part)
@@ -310,12 +311,13 @@ def test_filters_that_filter_nothing_need_no_version() -> None:
 
 
 def test_versions_for_brokers_are_rejected() -> None:
-    with pytest.raises(ValueError, match="AddPartitionsToTxn version 4 is not implemented, only 0 to 3"):
+    message = "AddPartitionsToTxn v4 request: v3_and_below_transactional_id='tx' needs version 3 or older"
+    with pytest.raises(ValueError, match=message):
         protocol.encode_add_partitions_to_txn(4, 1, None, "tx", 1, 2, {})
-    with pytest.raises(ValueError, match="AddPartitionsToTxn version 4 is not implemented, only 0 to 3"):
-        protocol.decode_add_partitions_to_txn(4, b"")
-    with pytest.raises(ValueError, match="FindCoordinator version 0 is not implemented, only 1 to 6"):
-        protocol.encode_find_coordinator(0, 1, None, 0, "g")
+    with pytest.raises(ValueError, match="AddPartitionsToTxn version 6 is not implemented, only 0 to 5"):
+        protocol.decode_add_partitions_to_txn(6, b"")
+    with pytest.raises(ValueError, match="FindCoordinator v0 request: key_type=1 needs version 1 or newer"):
+        protocol.encode_find_coordinator(0, 1, None, 1, "g")
 
 
 # Responses
@@ -353,7 +355,7 @@ def test_find_coordinator_response_of_another_codec_is_read(
 def test_a_response_must_have_one_coordinator(version: int, coordinators: int) -> None:
     frame = write_find_coordinator(version, FindCoordinatorResponse(0, 0, None, 1, "h", 9092), coordinators)
     problem = rf"FindCoordinator v{version} response: coordinators has {coordinators} elements, but must have"
-    with pytest.raises(KafkaProtocolError, match=rf"{problem} one, \d+ bytes remain at offset 10"):
+    with pytest.raises(KafkaProtocolError, match=f"{problem} one"):
         protocol.decode_find_coordinator(version, frame)
 
 
@@ -535,7 +537,7 @@ LISTS: dict[str, tuple[Callable[[int, bytes], Any], int, str, str, str]] = {
         "01 00000002 01 00002384 000f 00 00",
         "00",
     ),
-    "topics": (protocol.decode_add_partitions_to_txn, 3, "00000007 00 00000001", "01 01 00", "00"),
+    "topics": (protocol.decode_txn_offset_commit, 3, "00000007 00 00000001", "01 01 00", "00"),
     "topics before v3": (protocol.decode_txn_offset_commit, 2, "00000007 00000001", "0000 00000000", ""),
     "topics.partitions": (
         protocol.decode_txn_offset_commit,
@@ -545,7 +547,7 @@ LISTS: dict[str, tuple[Callable[[int, bytes], Any], int, str, str, str]] = {
         "00 00",
     ),
     "topics.partitions before v3": (
-        protocol.decode_add_partitions_to_txn,
+        protocol.decode_txn_offset_commit,
         2,
         "00000007 00000001 00000001 0000",
         "00000003 0016",

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.control.apis import (
+from cyproducer.network import protocol
+from cyproducer.network.questions import Question, Questions
+from cyproducer.wire.messages import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
@@ -16,8 +18,6 @@ from cyproducer.control.apis import (
     LIST_TRANSACTIONS,
     METADATA,
 )
-from cyproducer.network import protocol
-from cyproducer.network.questions import Question, Questions
 from tests.network import scripted_broker as broker
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster

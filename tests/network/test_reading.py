@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control import apis
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import reading
 from cyproducer.network.reading import Reading, Topic
 from cyproducer.transactions import TransactionAdmin
+from cyproducer.wire import messages as apis
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options
 from tests.network.scripted_broker import (

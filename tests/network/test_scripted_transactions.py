@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cyproducer.control import apis
-from cyproducer.control.apis import (
-    Api,
+from cyproducer.network import protocol
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire import messages as apis
+from cyproducer.wire import responses
+from cyproducer.wire.responses import (
     ApiVersionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
@@ -17,8 +19,7 @@ from cyproducer.control.apis import (
     TransactionDescription,
     TransactionListing,
 )
-from cyproducer.network import protocol
-from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire.schema import Api
 from tests.network.producing import producing
 from tests.network.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
@@ -104,7 +105,7 @@ class Asker:
         codec = protocol.encode_describe_transactions, protocol.decode_describe_transactions
         return self(*codec, 0, transactional_ids).transactions
 
-    def list(self, version: int, *filters: Any) -> apis.ListTransactionsResponse:
+    def list(self, version: int, *filters: Any) -> responses.ListTransactionsResponse:
         return self(protocol.encode_list_transactions, protocol.decode_list_transactions, version, *filters)
 
 

@@ -693,7 +693,16 @@ def test_send_refuses_records_of_a_fenced_producer_only_when_no_other_is_pending
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+    owing: list[object] = []
+
+    def owe(received: Received) -> Act | None:
+        """A connection that owes the response of Produce sends none of Metadata either."""
+        if received.api_key == PRODUCE:
+            owing.append(received.connection)
+        silent = received.api_key in (PRODUCE, METADATA) and received.connection in owing
+        return Act(silent=True) if silent else None
+
+    cluster.script = owe
     with transacting(cluster) as producer:
         client = client_of(producer)
         refuse_records = client._refuse_records

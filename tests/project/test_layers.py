@@ -22,14 +22,15 @@ MAY_IMPORT = {
     # Its annotations name types.
     "config": ("base", "errors", "records", "types"),
     "records": ("base", "errors"),
-    "control": ("base", "errors", "records", "structs"),
+    "wire": ("base", "errors", "structs"),
+    "control": ("base", "errors", "records", "structs", "wire"),
     "security": ("base", "config", "errors", "user_thread"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "control", "errors", "futures", "records", "serializers", "structs"),
     "network": (
         "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "structs",
-        "user_thread", "version",
+        "user_thread", "version", "wire",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
     # It wraps the producer's methods, from outside.
@@ -45,6 +46,7 @@ THREADS_AND_CLOCKS = ("asyncio", "threading", "_thread", "concurrent", "multipro
 BANNED = {
     "control": (*IO, *THREADS_AND_CLOCKS),
     "records": (*IO, "asyncio"),
+    "wire": (*IO, *THREADS_AND_CLOCKS),
     # Token providers may be async.
     "security": ("socket", "select", "selectors"),
     # A future is awaitable: it imports asyncio when it is awaited, to find the running loop.

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT, Api
 from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
 from cyproducer.network.connection import Connection
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire.messages import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT
+from cyproducer.wire.schema import Api
 from tests.simulation.client import Client, Sent
 from tests.simulation.network import Network
 from tests.simulation.processes import Process, Processes

@@ -70,7 +70,7 @@ REFERENCE = {
         "::: cyproducer.control.ending.Ended",
         "::: cyproducer.transactions.DescribedTransaction",
         "::: cyproducer.transactions.AbortedTransaction",
-        "::: cyproducer.control.apis.TransactionListing",
+        "::: cyproducer.wire.responses.TransactionListing",
     ),
     "reference/config.md": (
         "# Configuration and metrics",

@@ -1,7 +1,7 @@
-"""Reads and writes Kafka's primitive types: a checked reader of frames, and a writer of request frames.
+"""Reads and writes Kafka's primitive types: a checked reader of frames, and a writer of frames.
 
-Owns integers, varints, strings, array lengths, tagged fields and the request header. Does not own the layout
-of any message (``protocol``). Each length, count and varint is checked against the remaining bytes before
+Owns integers, varints, strings, array lengths and tagged fields. Does not own the layout of any message
+(``messages``). Each length, count and varint is checked against the remaining bytes before
 anything is allocated for it. Runs on the sender thread, with the GIL; one reader or writer belongs to one
 call.
 
@@ -63,10 +63,15 @@ cdef class Reader:
             return self.fail(field, f"needs {size} bytes")
         return 0
 
-    cpdef int boolean(self, str field) except -1:
+    cpdef object boolean(self, str field):
         self.need(1, field)
         self.pos += 1
         return self.data[self.pos - 1] != 0
+
+    cpdef int int8(self, str field) except? -1:
+        self.need(1, field)
+        self.pos += 1
+        return <signed char> self.data[self.pos - 1]
 
     cpdef int16_t int16(self, str field) except? -1:
         self.need(2, field)
@@ -147,26 +152,28 @@ cdef class Reader:
 
     cpdef Py_ssize_t count(
         self, str field, int element_size, int64_t most=ELEMENTS, bint nullable=False
-    ) except -1:
+    ) except? -1:
         """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow.
 
-        ``most``: how many elements the array may have. ``nullable``: the null array counts as empty.
+        ``most``: how many elements the array may have. ``nullable``: -1 for the null array.
         """
         cdef int64_t elements = self.length(field, element_size, nullable)
+        if elements < 0:
+            return -1
         if elements > most:
             self.fail(field, f"has {elements} elements, at most {most} are allowed")
         self.spend(field, elements)
         return <Py_ssize_t> elements
 
-    cdef int64_t length(self, str field, int element_size, bint nullable) except -1:
-        """Reads a count, and checks it against the remaining bytes."""
+    cdef int64_t length(self, str field, int element_size, bint nullable) except? -1:
+        """Reads a count, and checks it against the remaining bytes; -1 for null, if it is ``nullable``."""
         cdef int64_t elements
         if self.flexible:
             elements = self.uvarint(field) - 1
         else:
             elements = self.int32(field)
         if elements == -1 and nullable:
-            return 0
+            return -1
         if elements < 0:
             self.fail(field, f"has a count of {elements}")
         if elements * element_size > self.end - self.pos:
@@ -200,9 +207,14 @@ cdef class Reader:
         self.pos += <Py_ssize_t> elements * 4
         return 0
 
-    cpdef bytes byte_string(self, str field, bint nullable=False):
-        """Reads bytes with their length. ``nullable``: null counts as empty."""
-        return self.raw(field, <Py_ssize_t> self.length(field, 1, nullable))
+    cpdef bytes byte_string(self, str field):
+        """Reads bytes with their length."""
+        return self.raw(field, <Py_ssize_t> self.length(field, 1, False))
+
+    cpdef object nullable_byte_string(self, str field):
+        """``byte_string``, or None."""
+        cdef int64_t size = self.length(field, 1, True)
+        return None if size < 0 else self.raw(field, <Py_ssize_t> size)
 
     cpdef int skip_tags(self) except -1:
         """Skips tagged fields. Unknown ones are not an error: they exist for compatibility (KIP-482)."""
@@ -257,33 +269,34 @@ cdef class Reader:
 
 
 cdef class Writer:
-    """Builds one request frame: size prefix, request header v1 or v2, body."""
+    """Builds one frame behind its size prefix, or with ``prefixed=False`` the bytes of a tagged field."""
 
-    def __cinit__(
-        self, int api_key, int version, int32_t correlation_id, object client_id, str message, bint flexible
-    ):
-        self.out = bytearray(4)
+    def __cinit__(self, str message, bint flexible, bint prefixed=True):
+        self.out = bytearray(4 if prefixed else 0)
+        self.prefixed = prefixed
         self.message = message
-        self.int16(api_key)
-        self.int16(version)
-        self.int32(correlation_id)
-        # In header v2, too, the client id has a two-byte length (KIP-482).
-        self.flexible = False
-        self.nullable_string("client_id", client_id)
         self.flexible = flexible
-        self.no_tags()
 
-    cpdef int int16(self, int value) except -1:
-        self.out += (value & 0xFFFF).to_bytes(2, "big")
+    cdef int integer(self, str field, object value, int size) except -1:
+        try:
+            self.out += value.to_bytes(size, "big", signed=True)
+        except (AttributeError, OverflowError, TypeError):
+            raise ValueError(
+                f"{self.message}: {field} is {value!r}, it must be an int of {size * 8} bits with a sign"
+            ) from None
         return 0
 
-    cpdef int int32(self, int64_t value) except -1:
-        self.out += value.to_bytes(4, "big", signed=True)
-        return 0
+    cpdef int int8(self, str field, object value) except -1:
+        return self.integer(field, value, 1)
 
-    cpdef int int64(self, int64_t value) except -1:
-        self.out += value.to_bytes(8, "big", signed=True)
-        return 0
+    cpdef int int16(self, str field, object value) except -1:
+        return self.integer(field, value, 2)
+
+    cpdef int int32(self, str field, object value) except -1:
+        return self.integer(field, value, 4)
+
+    cpdef int int64(self, str field, object value) except -1:
+        return self.integer(field, value, 8)
 
     cpdef int uvarint(self, uint64_t value) except -1:
         while value >= 0x80:
@@ -292,7 +305,7 @@ cdef class Writer:
         self.out.append(value)
         return 0
 
-    cpdef int boolean(self, bint value) except -1:
+    cpdef int boolean(self, str field, bint value) except -1:
         self.out.append(1 if value else 0)
         return 0
 
@@ -312,7 +325,7 @@ cdef class Writer:
         if self.flexible:
             self.uvarint(len(encoded) + 1)
         else:
-            self.int16(len(encoded))
+            self.integer(field, len(encoded), 2)
         self.out += encoded
         return 0
 
@@ -321,25 +334,31 @@ cdef class Writer:
             return self.string(field, value)
         if self.flexible:
             return self.uvarint(0)
-        return self.int16(-1)
+        return self.integer(field, -1, 2)
 
-    cpdef int count(self, Py_ssize_t elements) except -1:
-        """Writes the length of an array; -1 is the null array."""
+    cpdef int count(self, str field, Py_ssize_t elements) except -1:
+        """Writes the length of an array or of bytes; -1 is null."""
         if self.flexible:
             return self.uvarint(elements + 1)
-        return self.int32(elements)
+        return self.integer(field, elements, 4)
+
+    cpdef int byte_string(self, str field, object value) except -1:
+        if value is None:
+            raise ValueError(f"{self.message}: {field} is None, it must be bytes")
+        self.count(field, len(value))
+        self.out += value
+        return 0
+
+    cpdef int nullable_byte_string(self, str field, object value) except -1:
+        return self.count(field, -1) if value is None else self.byte_string(field, value)
 
     cpdef int raw(self, bytes value) except -1:
         self.out += value
         return 0
 
-    cpdef int no_tags(self) except -1:
-        if self.flexible:
-            self.out.append(0)
-        return 0
-
     cpdef bytes finish(self):
-        self.out[:4] = (len(self.out) - 4).to_bytes(4, "big")
+        if self.prefixed:
+            self.out[:4] = (len(self.out) - 4).to_bytes(4, "big")
         return bytes(self.out)
 
 
