@@ -608,7 +608,9 @@ def decode_end_txn(version: int, frame: Frame) -> EndTxnResponse:
 def decode_describe_transactions(version: int, frame: Frame) -> DescribeTransactionsResponse:
     """Decodes a DescribeTransactions response v0."""
     found = DESCRIBE_TRANSACTIONS.decode_response(version, frame)
-    described = [TransactionDescription(*each[:-1], dict(each.topics)) for each in found.transaction_states]
+    described = [
+        TransactionDescription(*each._replace(topics=dict(each.topics))) for each in found.transaction_states
+    ]
     return DescribeTransactionsResponse(found.throttle_time_ms, described)
 
 
