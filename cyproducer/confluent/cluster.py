@@ -7,7 +7,7 @@ caller's.
 from typing import Any
 
 from cyproducer.confluent.errors import KafkaError
-from cyproducer.network.network_client import Listing
+from cyproducer.network.questions import Question
 
 
 class BrokerMetadata:
@@ -76,10 +76,9 @@ class ClusterMetadata:
         return str(self.cluster_id)
 
 
-def cluster_metadata(listing: Listing) -> ClusterMetadata:
-    """Returns the answer to a question."""
+def cluster_metadata(listing: Question) -> ClusterMetadata:
+    """Returns what a Metadata response says."""
     response = listing.response
-    assert response is not None
     found = ClusterMetadata()
     found.cluster_id = response.cluster_id
     found.controller_id = response.controller_id

@@ -10,6 +10,8 @@ cdef class Connection:
     cdef readonly int32_t node_id
     cdef readonly str where           # host:port (address), for messages
     cdef readonly TlsSession tls      # None: not encrypted
-    cdef public object handshake      # a connector.Handshake; only the control plane uses it
+    # Only the control plane uses these:
+    cdef public object handshake      # a connector.Handshake
+    cdef readonly dict pending        # correlation id -> PendingRequest
 
 cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max)

@@ -3,6 +3,7 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
+from cyproducer.network.pending_requests import PendingRequest
 from cyproducer.network.tls_transport import TlsSession
 
 @disjoint_base
@@ -14,6 +15,8 @@ class Connection:
     def node_id(self) -> int: ...
     @property
     def where(self) -> str: ...
+    @property
+    def pending(self) -> dict[int, PendingRequest]: ...
     @property
     def tls(self) -> TlsSession | None: ...
     def use_tls(self, session: TlsSession) -> None: ...

@@ -104,6 +104,7 @@ cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t
     connection.sock = sock
     connection.node_id = node_id
     connection.where = where
+    connection.pending = {}
     connection.transport = transport_new(sock.fileno(), node_id, receive_max)
     if connection.transport == NULL:
         raise MemoryError("no memory for a connection")

@@ -11,7 +11,7 @@ import errno
 import math
 import os
 import socket
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from cyproducer.network import protocol
 from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
+from cyproducer.network.pending_requests import DECODERS, Decode, OnBroken, OnResponse, PendingRequest
 from cyproducer.network.sender import Sender
 from cyproducer.network.stages import Stage, Waiting
 from cyproducer.user_thread import Log
@@ -61,7 +62,7 @@ SOFTWARE_NAME = "cyproducer"
 class Handshake:
     """The state of a connection's handshake."""
 
-    __slots__ = ("address", "api_versions_version", "authentication", "stage", "stages", "versions")
+    __slots__ = ("address", "authentication", "stage", "stages", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -70,10 +71,9 @@ class Handshake:
         #: What comes before Kafka's protocol: the stages left, and the current one; None when it has begun.
         self.stages: Iterator[Stage] = iter(())
         self.stage: Stage | None = None
-        #: API -> the version to use. After the handshake, APIs that the broker does not support are missing.
+        #: API -> the version to use. After the handshake, APIs that the broker does not support are missing;
+        #: so is ApiVersions if the broker's versions are assumed.
         self.versions = {API_VERSIONS: API_VERSIONS.highest}
-        #: The version of ApiVersions that the broker has answered; None: its versions are assumed.
-        self.api_versions_version: int | None = None
 
 
 class Connector:
@@ -87,6 +87,8 @@ class Connector:
         rng: Callable[[], float],
         on_failure: Callable[[BaseException, float], None],
         *,
+        on_versions: Callable[[ApiVersionsResponse, float], object] = lambda response, now_ms: None,
+        on_authenticated: Callable[[], object] = lambda: None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
         background: Background | None = None,
@@ -98,6 +100,8 @@ class Connector:
             clock: the loop's clock.
             rng: a float in [0, 1), for jitter and the choice among brokers.
             on_failure: called for each failure, with the error and the time in milliseconds.
+            on_versions: called for each broker that has said what it supports, with the time in milliseconds.
+            on_authenticated: called when a broker has accepted this client's credentials.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
             background: for simulators.
@@ -150,6 +154,8 @@ class Connector:
         self._clock = clock
         self._rng = rng
         self._on_failure = on_failure
+        self._tell_versions = on_versions
+        self._on_authenticated = on_authenticated
         self._open_socket = open_socket or self._connect
         self._resolver = resolver or Resolver(sender.request_control)
         self._questions: dict[ResolveRequest, int] = {}
@@ -202,8 +208,8 @@ class Connector:
 
     # Opening
 
-    def tick(self, now_ms: float, busy: Container[Connection | None]) -> float:
-        """Handles resolved names, ends what timed out, and closes idle connections that are not ``busy``.
+    def tick(self, now_ms: float) -> float:
+        """Handles resolved names, ends what timed out, and closes idle connections.
 
         Returns the milliseconds until the next event is due.
         """
@@ -224,7 +230,7 @@ class Connector:
                 self._sender.close_connection(late, errors.KafkaTimeoutError(cause))
         for node_id in self.states.due(now_ms):
             self.connect_to(node_id, now_ms)
-        self._close_idle(now_ms, busy)
+        self._close_idle(now_ms)
         renewal_ms = self._authenticate_again(now_ms) if self._converse is not None else math.inf
         return min(renewal_ms, self.states.next_event_ms(now_ms))
 
@@ -442,32 +448,13 @@ class Connector:
             self._log.error("connecting with the certificates read before: %s", self._reload.error)
         self._reload = None
 
-    def request(
-        self, connection: Connection, api: Api, correlation_id: int, frame: bytes, version: int | None = None
-    ) -> None:
-        """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response.
-
-        ``version``: that of the frame; None: the one that was agreed on.
-        """
-        if version is None:
-            version = connection.handshake.versions[api]
-        connection.send(api.key, version, correlation_id, frame, self._clock.monotonic_ns())
-        self._sender.flush_connection(connection)
-
     def _ask_versions(self, connection: Connection) -> None:
         version = connection.handshake.versions[API_VERSIONS]
-        correlation_id = connection.next_correlation_id()
-        self.request(
-            connection, API_VERSIONS, correlation_id, self.encode_api_versions(version, correlation_id)
-        )
+        number = connection.next_correlation_id()
+        frame = encode_api_versions(version, number, self._config.client_id)
+        self.request(connection, API_VERSIONS, version, number, frame, self._on_versions)
 
-    def encode_api_versions(self, version: int, correlation_id: int) -> bytes:
-        """Encodes an ApiVersions request."""
-        return protocol.encode_api_versions(
-            version, correlation_id, self._config.client_id, SOFTWARE_NAME, VERSION
-        )
-
-    def on_versions(
+    def _on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
     ) -> None:
         """Handles the ApiVersions response: repeats the request in another version, or ends the handshake.
@@ -483,8 +470,10 @@ class Connector:
             return
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
-        connection.handshake.api_versions_version = version
         self._hand_over(connection, response.api_versions, now_ms)
+        connection.handshake.versions[API_VERSIONS] = version
+        self._tell_versions(response, now_ms)
+        self._close_bootstrap(connection)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """Ends the handshake: the connection can be used from now on."""
@@ -518,22 +507,23 @@ class Connector:
         client_id, versions = self._config.client_id, connection.handshake.versions
 
         def send_handshake(mechanism: str) -> None:
-            number = connection.next_correlation_id()
-            frame = protocol.encode_sasl_handshake(versions[SASL_HANDSHAKE], number, client_id, mechanism)
+            version, number = versions[SASL_HANDSHAKE], connection.next_correlation_id()
+            frame = protocol.encode_sasl_handshake(version, number, client_id, mechanism)
             # From here on, the broker closes the connection if it gets another request.
             self._sender.hold(connection, True)
-            self.request(connection, SASL_HANDSHAKE, number, frame)
+            self.request(connection, SASL_HANDSHAKE, version, number, frame, self._on_sasl_handshake)
 
         def send_authenticate(message: "Hidden[bytes]") -> None:
             assert connection.handshake.authentication is not None
             connection.handshake.authentication.asked_ms = self._clock.monotonic_ns() / 1e6
-            number = connection.next_correlation_id()
-            version = versions[SASL_AUTHENTICATE]
+            version, number = versions[SASL_AUTHENTICATE], connection.next_correlation_id()
             self.request(
                 connection,
                 SASL_AUTHENTICATE,
+                version,
                 number,
                 protocol.encode_sasl_authenticate(version, number, client_id, message.reveal()),
+                self._on_sasl_authenticate,
             )
 
         return self._make_authentication(
@@ -557,7 +547,7 @@ class Connector:
         host, _ = self.states.endpoint(connection.node_id)
         return host
 
-    def on_sasl_handshake(
+    def _on_sasl_handshake(
         self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
     ) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if there is no such mechanism."""
@@ -565,7 +555,7 @@ class Connector:
         assert authentication is not None
         authentication.on_handshake(response)
 
-    def on_sasl_authenticate(
+    def _on_sasl_authenticate(
         self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
     ) -> None:
         """Handles a SaslAuthenticate response. Raises KafkaError if the broker refuses this client."""
@@ -576,6 +566,8 @@ class Connector:
         self._sender.hold(connection, False)
         if not connection.ready:
             self._finish(connection, now_ms)
+        self._on_authenticated()
+        self._close_bootstrap(connection)
 
     def _authenticate_again(self, now_ms: float) -> float:
         """Continues authentications and begins those that are due; returns the time until the next, in ms."""
@@ -663,12 +655,69 @@ class Connector:
             self.drop(node_id)
         self.states.add(node_id, host, port)
 
+    # Requests other than Produce
+
+    def request(
+        self,
+        connection: Connection,
+        api: Api,
+        version: int,
+        number: int,
+        frame: bytes,
+        on_response: OnResponse,
+        on_broken: OnBroken = lambda connection, cause, now_ms: None,
+        *,
+        decode: Decode | None = None,
+    ) -> None:
+        """Sends a request. Calls either ``on_response`` or ``on_broken``, once.
+
+        It calls ``on_broken`` before it returns if the socket fails at once.
+
+        Args:
+            connection: where to send it. It is not closed as idle before the response is there.
+            api: the kind of request.
+            version: of the request and its response.
+            number: the correlation id, from ``next_correlation_id()``.
+            frame: the encoded request.
+            on_response: gets the response. If it raises KafkaError, the connection is closed.
+            on_broken: gets the reason why the connection was closed before the response was there, or because
+                the response could not be decoded.
+            decode: decodes the response; None: as ``DECODERS`` says.
+        """
+        connection.send(api.key, version, number, frame, self._clock.monotonic_ns())
+        connection.pending[number] = PendingRequest(
+            api, version, decode or DECODERS[api], on_response, on_broken
+        )
+        self._sender.flush_connection(connection)
+
+    def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
+        """Hands the response to the request with this correlation id over to whoever has sent it."""
+        request = connection.pending[number]
+        try:
+            response = request.decode(request.version, frame)
+            if request.version >= request.api.client_throttles:
+                connection.throttle(response.throttle_time_ms, now_ms)
+            # Not before it is decoded: otherwise on_broken() would not be called.
+            del connection.pending[number]
+            request.on_response(connection, request.version, response, now_ms)
+        except errors.KafkaError as error:
+            self._sender.close_connection(connection, error)
+
+    def fail_pending(self, connection: Connection, cause: Exception, now_ms: float) -> None:
+        """A connection was closed: calls ``on_broken`` for its requests, in the order of sending."""
+        failed = list(connection.pending.values())
+        connection.pending.clear()
+        for request in failed:
+            request.on_broken(connection, cause, now_ms)
+
     # Closing
 
-    def close_bootstrap(self, busy: Container[Connection | None]) -> None:
-        """Closes ready bootstrap connections that are not ``busy``: the brokers have connections now."""
+    def _close_bootstrap(self, connection: Connection) -> None:
+        """Closes bootstrap connections that nothing waits for, if this broker's connection replaces them."""
+        if not connection.ready or connection.node_id < 0:
+            return
         for spare in list(self.connections.values()):
-            if spare.node_id < 0 and spare.ready and spare not in busy:
+            if spare.node_id < 0 and spare.ready and not spare.pending:
                 self._sender.close_connection(spare, None)
 
     def _close_quietly(self, node_id: int, addresses: Iterable[Address]) -> None:
@@ -792,14 +841,14 @@ class Connector:
         reason = connection.tls.reason() or "unknown error"
         return errors.TlsError(explain(reason, connection.where, host, self._config, established=True))
 
-    def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
+    def _close_idle(self, now_ms: float) -> None:
         ready = {each.node_id: each for each in self.connections.values() if each.ready}
         for node_id, connection in ready.items():
             if connection.last_used_ns:
                 self.states.active(node_id, connection.last_used_ns / 1e6)
         for node_id in self.states.idle(now_ms):
             connection = ready[node_id]
-            if connection.in_flight == 0 and connection not in busy:
+            if connection.in_flight == 0 and not connection.pending:
                 self._log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
             else:
@@ -810,6 +859,11 @@ class Connector:
         """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
         self.background.close()
+
+
+def encode_api_versions(version: int, number: int, client_id: str) -> bytes:
+    """Encodes an ApiVersions request."""
+    return protocol.encode_api_versions(version, number, client_id, SOFTWARE_NAME, VERSION)
 
 
 def refuses_credentials(connection: Connection, cause: BaseException) -> bool:

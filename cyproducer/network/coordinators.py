@@ -27,6 +27,7 @@ from cyproducer.control.ending import (
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.network import protocol
+from cyproducer.network.connector import encode_api_versions
 from cyproducer.network.questions import Encode, Question, Questions
 from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of
 from cyproducer.wire.messages import (
@@ -154,7 +155,7 @@ class Coordinators:
         if isinstance(request, FindCoordinator):
             return Question(FIND_COORDINATOR, framing(protocol.encode_find_coordinator, *request))
         if isinstance(request, AskLevel):
-            return Question(API_VERSIONS, node_id=node_id)
+            return Question(API_VERSIONS, encode_api_versions, node_id=node_id)
         if isinstance(request, Describe):
             encode = framing(protocol.encode_describe_transactions, [name])
             return Question(DESCRIBE_TRANSACTIONS, encode, node_id=node_id)

@@ -12,8 +12,7 @@ import logging
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cyproducer import errors
@@ -36,20 +35,13 @@ from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
-from cyproducer.network.questions import Questions
+from cyproducer.network.questions import Attempts, Question, Questions
 from cyproducer.network.sender import Sender
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.user_thread import Log
-from cyproducer.wire.messages import (
-    API_VERSIONS,
-    INIT_PRODUCER_ID,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-)
-from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse, SaslAuthenticateResponse
-from cyproducer.wire.schema import Api
+from cyproducer.wire.messages import METADATA
+from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse
 
 CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""
@@ -68,20 +60,6 @@ class _Question:
         self.partitions = partitions
         self.asked = False
         self.answered = False
-
-
-class Listing:
-    """A program's question for topics, and the answer.
-
-    ``topics``: the names, or None for all. ``response``: None until a broker has answered. ``node_id`` and
-    ``where``: that broker.
-    """
-
-    def __init__(self, topics: list[str] | None) -> None:
-        self.topics = topics
-        self.response: MetadataResponse | None = None
-        self.node_id = -1
-        self.where = ""
 
 
 class _Purge(NamedTuple):
@@ -144,6 +122,8 @@ class NetworkClient:
             clock,
             rng,
             self._on_node_failure,
+            on_versions=self._on_versions,
+            on_authenticated=self._on_authenticated,
             open_socket=open_socket,
             resolver=resolver,
             background=background,
@@ -152,11 +132,11 @@ class NetworkClient:
         self._last_failure: tuple[BaseException, float] | None = None
         self._log_limit = LogLimit(self._log.log, sender.request_control)
         self._giving_back: Task[None] | None = None
-        backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         idempotence = Idempotence(config.transactional_id is not None)
         #: Decides about batches that did not succeed.
         self.fates = FatePolicy(
-            RetryPolicy(config.retries, config.delivery_timeout_ms, backoff),
+            RetryPolicy(config.retries, config.delivery_timeout_ms, self._backoff),
             idempotence,
             self._metadata,
             self._log_limit,
@@ -167,46 +147,26 @@ class NetworkClient:
         self.transactions: TransactionClient | None = None
         # Obtains the producer id.
         self._identity: ProducerIdClient | TransactionClient
-        on_producer_id: Callable[..., None]
         if config.transactional_id is None:
             self._identity = ProducerIdClient(
-                config, sender, idempotence, backoff, self._log_limit, rng, self._connector
+                config, sender, idempotence, self._backoff, self._log_limit, rng, self._connector
             )
-            on_producer_id = self._identity.on_producer_id
         else:
             self._identity = self.transactions = TransactionClient(
                 config,
                 sender,
                 idempotence,
-                backoff,
+                self._backoff,
                 rng,
                 self._connector,
                 self._nodes,
                 self.diagnosis,
             )
             self.fates.transactions = self.transactions.machine
-            on_producer_id = self.transactions.handler(self.transactions.machine.on_init)
-        # API key -> the API, the decoder of its response, and the handler.
-        self._handlers: dict[int, tuple[Api, Callable[..., Any], Callable[..., None]]] = {
-            api.key: (api, decode, handle)
-            for api, decode, handle in (
-                (API_VERSIONS, protocol.decode_api_versions, self._on_versions),
-                (METADATA, self._decode_metadata, self._on_metadata),
-                (INIT_PRODUCER_ID, protocol.decode_init_producer_id, on_producer_id),
-                (SASL_HANDSHAKE, protocol.decode_sasl_handshake, self._connector.on_sasl_handshake),
-                (SASL_AUTHENTICATE, protocol.decode_sasl_authenticate, self._on_authenticated),
-            )
-        }
-        if self.transactions is not None:
-            self._handlers |= {
-                api.key: (api, decode, self.transactions.handler(handle))
-                for api, decode, handle in self.transactions.responses()
-            }
         #: What programs ask brokers, beyond what a producer asks.
         self.questions = Questions(config, sender, rng, self._connector, self._nodes, self.diagnosis)
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
-        self._metadata_on: Connection | None = None
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
@@ -221,10 +181,6 @@ class NetworkClient:
         self._questions: deque[_Question] = deque()
         # Taken from _questions: the metadata request in flight or the next one contains them.
         self._open_questions: list[_Question] = []
-        # What programs want listed, and the request for it that is in flight. Never more than one Metadata
-        # request is, so that its response can be told from others.
-        self._listings: deque[Listing] = deque()
-        self._listing: Listing | None = None
         self._purges: deque[_Purge] = deque()
         # Topic -> when its last question was answered without new partitions.
         self._answered_ms: dict[str, float] = {}
@@ -353,8 +309,10 @@ class NetworkClient:
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
                 self._changed.wait(min(left, 0.5))
 
-    def list_topics(self, topics: list[str] | None, timeout_s: float) -> Listing:
+    def list_topics(self, topics: list[str] | None, timeout_s: float) -> Question:
         """Asks a broker for topics, None: for all; waits up to ``timeout_s`` seconds. Creates no topic.
+
+        Returns the request, with its response.
 
         Raises:
             KafkaTimeoutError: no broker answered in time; the message has the failures.
@@ -362,21 +320,18 @@ class NetworkClient:
         """
         refuse_wait_of_sender("list_topics()")
         deadline = monotonic_s() + timeout_s
-        listing = Listing(topics)
-        self._listings.append(listing)
-        self._sender.request_control()
-        with self._changed:
-            while listing.response is None:
-                error = self._fatal or self._denied
-                left = deadline - monotonic_s()
-                if error is not None or left <= 0:
-                    with suppress(ValueError):
-                        self._listings.remove(listing)
-                    if error is not None:
-                        raise errors.copied(error)
-                    raise errors.KafkaTimeoutError(f"no metadata within {timeout_s:g} s: {self.diagnosis()}")
-                self._changed.wait(min(left, 0.5))
-        return listing
+        attempts = Attempts(
+            self.questions, self._backoff, self.diagnosis, "list_topics()", deadline, timeout_s
+        )
+
+        def encode(version: int, number: int, client_id: str) -> bytes:
+            # Version 3 cannot ask without creating.
+            return protocol.encode_metadata(version, number, client_id, topics, version < 4)
+
+        while True:
+            question = Question(METADATA, encode, decode=protocol.decode_listing)
+            if attempts.ask(question):
+                return question
 
     def purge(self, queued: bool, in_flight: bool, error: Exception) -> Event:
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
@@ -431,7 +386,7 @@ class NetworkClient:
 
     def tick(self, now_ms: float) -> float:
         """Does the work that is due; returns the milliseconds until the next work is due."""
-        connections_ms = self._connector.tick(now_ms, self._busy())
+        connections_ms = self._connector.tick(now_ms)
         self._track_topics(now_ms)
         while self._purges:
             purge = self._purges[0]
@@ -479,10 +434,6 @@ class NetworkClient:
         """The nodes to connect to if any broker will do."""
         return list(self._metadata.broker_ids()) or self._connector.bootstrap
 
-    def _busy(self) -> tuple[Connection | None, ...]:
-        """The connections on which a request other than Produce has no response yet."""
-        return self._metadata_on, self._identity.asked_on, *self.questions.asked_on
-
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
 
@@ -498,61 +449,30 @@ class NetworkClient:
         """Connecting has succeeded or failed; see ``Connector.on_socket_ready``."""
         self._connector.on_socket_ready(connection, now_ms)
 
-    def on_frame(
-        self, connection: Connection, api_key: int, version: int, frame: bytes, now_ms: float
-    ) -> None:
-        """Handles the response to a request other than Produce."""
-        api, decode, handle = self.questions.handler(connection, frame) or self._handlers[api_key]
-        try:
-            response = decode(version, frame)
-            if version >= api.client_throttles:
-                connection.throttle(response.throttle_time_ms, now_ms)
-            handle(connection, version, response, now_ms)
-        except errors.KafkaError as error:
-            # This calls on_broken(), which handles the request.
-            self._sender.close_connection(connection, error)
+    def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
+        """The response to a request other than Produce; see ``Connector.on_frame``."""
+        self._connector.on_frame(connection, number, frame, now_ms)
 
-    def _on_versions(
-        self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
-    ) -> None:
-        if self.transactions is not None and connection.ready:
-            self.transactions.on_level(connection, response, now_ms)
-            return
-        self._connector.on_versions(connection, version, response, now_ms)
+    def _on_versions(self, response: ApiVersionsResponse, now_ms: float) -> None:
         if self.transactions is not None:
             self.transactions.on_features(response, now_ms)
-        self._close_bootstrap(connection)
 
-    def _on_authenticated(
-        self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
-    ) -> None:
-        self._connector.on_sasl_authenticate(connection, version, response, now_ms)
-        if connection.ready:
-            self._denied = None
-        self._close_bootstrap(connection)
-
-    def _close_bootstrap(self, connection: Connection) -> None:
-        if connection.ready and connection.node_id >= 0:
-            self._connector.close_bootstrap(self._busy())
+    def _on_authenticated(self) -> None:
+        self._denied = None
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this client on purpose (``cause`` is None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
-        self._identity.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
-        self.questions.on_broken(
-            connection, cause or errors.KafkaConnectionError(f"{connection.where}: closed by this client")
-        )
+        if (
+            type(cause) is errors.KafkaConnectionError
+            and not self._metadata.broker_ids()
+            and any(request.api is METADATA for request in connection.pending.values())
+        ):
+            cause = self._no_answer(connection)
+        told = cause or errors.KafkaConnectionError(f"{connection.where}: closed by this client")
+        self._connector.fail_pending(connection, told, now_ms)
         if cause is None:
             return
-        if connection is self._metadata_on and self._listing is not None:
-            self._metadata_on = None
-            self._listings.appendleft(self._listing)
-            self._listing = None
-        elif connection is self._metadata_on:
-            self._metadata_on = None
-            if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
-                cause = self._no_answer(connection)
-            self._metadata.on_failure(cause, now_ms)
         if (
             refuses_credentials(connection, cause)
             # A new connection may be accepted although a renewal was not, with newer credentials.
@@ -643,11 +563,8 @@ class NetworkClient:
 
         Returns the milliseconds until the next attempt.
         """
-        if self._listing is not None:
-            return self._config.request_timeout_ms
         delay_ms = self._metadata.next_update_ms(now_ms)
-        listing = bool(self._listings) and self._metadata_on is None
-        if delay_ms > 0 and not listing:
+        if delay_ms > 0:
             return delay_ms
         ready = self._connector.free(now_ms)
         if not ready:
@@ -655,9 +572,6 @@ class NetworkClient:
             seek_ms = self._connector.seek(self._nodes(), now_ms)
             return min(seek_ms, self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
-        if listing:
-            self._ask_for_listing(connection)
-            return self._config.request_timeout_ms
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
@@ -671,26 +585,16 @@ class NetworkClient:
             self._asked.discard(name)
             self._topic_errors.pop(name, None)
             self._told_missing.discard(name)
-        self._request_metadata(connection, request.topics, self._config.allow_auto_create_topics)
+        version, number = connection.handshake.versions[METADATA], connection.next_correlation_id()
+        auto_create = self._config.allow_auto_create_topics
+        frame = protocol.encode_metadata(version, number, self._config.client_id, request.topics, auto_create)
+        self._connector.request(
+            connection, METADATA, version, number, frame, self._on_metadata, self._on_no_metadata
+        )
         return self._config.request_timeout_ms
 
-    def _ask_for_listing(self, connection: Connection) -> None:
-        self._listing = self._listings.popleft()
-        # Version 3 cannot ask without creating.
-        self._request_metadata(connection, self._listing.topics, connection.handshake.versions[METADATA] < 4)
-
-    def _request_metadata(
-        self, connection: Connection, topics: Sequence[str] | None, auto_create: bool
-    ) -> None:
-        self._metadata_on = connection
-        version = connection.handshake.versions[METADATA]
-        correlation_id = connection.next_correlation_id()
-        frame = protocol.encode_metadata(version, correlation_id, self._config.client_id, topics, auto_create)
-        self._connector.request(connection, METADATA, correlation_id, frame)
-
-    def _decode_metadata(self, version: int, frame: bytes) -> MetadataResponse:
-        decode = protocol.decode_metadata if self._listing is None else protocol.decode_listing
-        return decode(version, frame)
+    def _on_no_metadata(self, connection: Connection, cause: Exception, now_ms: float) -> None:
+        self._metadata.on_failure(cause, now_ms)
 
     def _used_since(self, since_ms: float) -> list[str]:
         return [n for n in self._metadata.tracked_topics() if self._sender.topic_used_ms(n) > since_ms]
@@ -698,15 +602,6 @@ class NetworkClient:
     def _on_metadata(
         self, connection: Connection, version: int, response: MetadataResponse, now_ms: float
     ) -> None:
-        self._metadata_on = None
-        if self._listing is not None:
-            listing, self._listing = self._listing, None
-            with self._changed:
-                listing.node_id, listing.where = connection.node_id, connection.where
-                listing.response = response
-                self._changed.notify_all()
-            self._sender.request_control()
-            return
         if response.left_out:
             self._warn(
                 now_ms,

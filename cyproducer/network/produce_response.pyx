@@ -198,11 +198,11 @@ cdef int pass_to_control(
     Sender sender, Transport* transport, Request* r, const unsigned char* frame, int64_t size, int64_t now
 ) except -1:
     """Passes the response to a request of the control plane on to it."""
-    key, version = r.api_key, r.version
+    number = r.correlation_id
     free_request(r)
     body = PyBytes_FromStringAndSize(<const char*>frame, size)
     return sender.call_control(
-        sender.control.on_frame, <Connection>transport.owner, (key, version, body, now / 1e6)
+        sender.control.on_frame, <Connection>transport.owner, (number, body, now / 1e6)
     )
 
 

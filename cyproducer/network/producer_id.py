@@ -1,8 +1,8 @@
 """Obtains the producer id: sends InitProducerId requests and handles the responses.
 
-Owns the InitProducerId request in flight, the backoff between requests, and failing all records if the
-cluster refuses a producer id. Does not own the identity and its states (``control/idempotence``) or
-connections (``connector``). Runs with the loop lock held, one call at a time.
+Owns the backoff between requests, and failing all records if the cluster refuses a producer id. Does not own
+the identity and its states (``control/idempotence``) or connections (``connector``). Runs with the loop lock
+held, one call at a time.
 """
 
 import logging
@@ -59,8 +59,6 @@ class ProducerIdClient:
         self._direct_log = Log("cyproducer", config.client_id)
         self._rng = rng
         self._connector = connector
-        #: The connection that the unanswered InitProducerId request went out on.
-        self.asked_on: Connection | None = None
         self._refusals = 0
         self._lacking = 0
         #: The error for a refused producer id, until all records have failed with it.
@@ -90,19 +88,17 @@ class ProducerIdClient:
         if version is None:
             self._lack(connection, now_ms)
             return math.inf
-        self.asked_on = connection
-        correlation_id = connection.next_correlation_id()
-        frame = protocol.encode_init_producer_id(
-            version, correlation_id, self._config.client_id, None, 0x7FFFFFFF
+        number = connection.next_correlation_id()
+        frame = protocol.encode_init_producer_id(version, number, self._config.client_id, None, 0x7FFFFFFF)
+        self._connector.request(
+            connection, INIT_PRODUCER_ID, version, number, frame, self.on_producer_id, self.on_broken
         )
-        self._connector.request(connection, INIT_PRODUCER_ID, correlation_id, frame)
         return self._config.request_timeout_ms
 
     def on_producer_id(
         self, connection: Connection, version: int, response: InitProducerIdResponse, now_ms: float
     ) -> None:
         """Handles the InitProducerId response."""
-        self.asked_on = None
         if response.error_code == 0:
             self._refusals = 0
             self._idempotence.granted(response.producer_id, response.producer_epoch)
@@ -125,12 +121,10 @@ class ProducerIdClient:
         self._deny(error)
 
     def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
-        """A connection was closed: if the request was sent on it, retries."""
-        if connection is self.asked_on:
-            self._ask_again(cause, now_ms)
+        """The request gets no response: retries."""
+        self._ask_again(cause, now_ms)
 
     def _ask_again(self, cause: BaseException, now_ms: float) -> None:
-        self.asked_on = None
         self._refusals += 1
         self._not_before_ms = now_ms + self._backoff.delay_ms(self._refusals, self._rng)
         self._idempotence.not_granted()

@@ -1,62 +1,39 @@
 """Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
 
-Owns the questions that wait for a connection, those that are sent and have no response yet, and the threads
-that wait for them. Does not repeat or interpret anything: a question fails with its connection, and whoever
-asked decides what follows. Does not connect (``connector``).
+Owns the questions that wait for a connection, and the threads that wait for them. Does not repeat or
+interpret anything: a question fails with its connection, and whoever asked decides what follows. Does not
+connect (``connector``).
 
-A response belongs to the question with its connection and correlation id. So any number of questions may be
-in flight, also of the same kind, and beside the requests of the rest of the client.
+Any number of questions may be in flight, also of the same kind, and beside the requests of the rest of the
+client.
 
-``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
+``tick`` runs with the loop lock held, one call at a time. The methods under
 "From application threads" may be called from any thread.
 """
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
+from cyproducer.control.ending import refusal
+from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.futures.waiting import refuse_wait_of_sender
-from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
+from cyproducer.network.pending_requests import Decode
 from cyproducer.network.sender import Sender
-from cyproducer.wire.messages import (
-    API_VERSIONS,
-    CREATE_TOPICS,
-    DESCRIBE_CONFIGS,
-    DESCRIBE_TRANSACTIONS,
-    END_TXN,
-    FETCH,
-    FIND_COORDINATOR,
-    INIT_PRODUCER_ID,
-    LIST_OFFSETS,
-    LIST_TRANSACTIONS,
-    METADATA,
-)
+from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
 from cyproducer.wire.schema import Api
 
 Encode = Callable[[int, int, str], bytes]
 """Makes a request's frame from its version, its correlation id and the client id."""
-Handle = Callable[[Connection, int, Any, float], None]
-
-_DECODERS: dict[Api, Callable[[int, bytes], Any]] = {
-    API_VERSIONS: protocol.decode_api_versions,
-    METADATA: protocol.decode_metadata,
-    FIND_COORDINATOR: protocol.decode_find_coordinator,
-    INIT_PRODUCER_ID: protocol.decode_init_producer_id,
-    END_TXN: protocol.decode_end_txn,
-    DESCRIBE_TRANSACTIONS: protocol.decode_describe_transactions,
-    LIST_TRANSACTIONS: protocol.decode_list_transactions,
-    FETCH: protocol.decode_fetch,
-    LIST_OFFSETS: protocol.decode_list_offsets,
-    CREATE_TOPICS: protocol.decode_create_topics,
-    DESCRIBE_CONFIGS: protocol.decode_describe_configs,
-}
 _ANSWERED_LATE_S = 0.5
 """How often a waiting thread looks, in case that nobody has woken it."""
 
@@ -72,20 +49,24 @@ class Question:
     def __init__(
         self,
         api: Api,
-        encode: Encode | None = None,
+        encode: Encode,
         *,
+        decode: Decode | None = None,
         node_id: int | None = None,
         highest: int | None = None,
     ) -> None:
         """
         Args:
-            api: the kind of request; one of those that this module decodes.
-            encode: makes the frame; None for ApiVersions.
+            api: the kind of request.
+            encode: makes the frame.
+            decode: decodes the response; None: as ``DECODERS`` says. With a decoder of its own, a Metadata
+                response is only for the program: its brokers are not noted.
             node_id: the broker to ask; None: any.
             highest: the highest version to use; None: the highest that was agreed on.
         """
         self.api = api
         self.encode = encode
+        self.decode = decode
         self.wanted_node = node_id
         self.highest = highest
         self.node_id = -1
@@ -132,7 +113,6 @@ class Questions:
         self._submitted: deque[Question] = deque()
         # Without a connection yet, in the order in which they were asked.
         self._waiting: list[Question] = []
-        self._asked: dict[tuple[Connection, int], Question] = {}
         self._closed: BaseException | None = None
         # Notifies application threads that a question is done.
         self._changed = Condition()
@@ -164,11 +144,6 @@ class Questions:
                 self._changed.wait(min(left, _ANSWERED_LATE_S))
 
     # With the loop lock held
-
-    @property
-    def asked_on(self) -> list[Connection]:
-        """The connections with questions in flight: not to be closed because they are idle."""
-        return [connection for connection, _ in self._asked]
 
     def tick(self, now_ms: float, denied: BaseException | None) -> float:
         """Sends what can be sent; returns the milliseconds until the next attempt.
@@ -221,10 +196,7 @@ class Questions:
     def _send(self, question: Question, connection: Connection) -> None:
         question.node_id, question.where = connection.node_id, connection.where
         api = question.api
-        if api is API_VERSIONS:
-            version = connection.handshake.api_versions_version
-        else:
-            version = connection.handshake.versions.get(api)
+        version = connection.handshake.versions.get(api)
         if version is None:
             error = errors.UnsupportedVersionError(
                 f"{connection.where} is too old: it has no {api.name}, which needs {api.since} or later"
@@ -235,44 +207,31 @@ class Questions:
             version = min(version, question.highest)
         number = connection.next_correlation_id()
         try:
-            if question.encode is None:
-                frame = self._connector.encode_api_versions(version, number)
-            else:
-                frame = question.encode(version, number, self._config.client_id)
+            frame = question.encode(version, number, self._config.client_id)
         except Exception as error:
             # A program's text that cannot be sent is the program's problem, and not this client's end.
             self._refuse(question, error)
             return
-        self._asked[connection, number] = question
-        self._connector.request(connection, api, number, frame, version)
+        self._connector.request(
+            connection,
+            api,
+            version,
+            number,
+            frame,
+            partial(self._on_response, question),
+            lambda connection, cause, now_ms: self._finish(question, errors.copied(cause)),
+            decode=question.decode,
+        )
 
-    def handler(
-        self, connection: Connection, frame: bytes
-    ) -> tuple[Api, Callable[[int, bytes], Any], Handle] | None:
-        """Returns the API, the decoder and the handler of a response; None: it answers no question."""
-        if not self._asked:
-            return None
-        number = int.from_bytes(frame[:4], "big", signed=True)
-        question = self._asked.get((connection, number))
-        if question is None:
-            return None
-
-        def handle(connection: Connection, version: int, response: Any, now_ms: float) -> None:
-            # Not before it is decoded: otherwise on_broken() would not find it.
-            del self._asked[connection, number]
-            if question.api is FIND_COORDINATOR and response.error_code == 0:
-                self._connector.know(response.node_id, response.host, response.port)
-            elif question.api is METADATA:
-                for broker in response.brokers:
-                    self._connector.know(broker.node_id, broker.host, broker.port)
-            self._finish(question, response=response)
-
-        return question.api, _DECODERS[question.api], handle
-
-    def on_broken(self, connection: Connection, cause: BaseException) -> None:
-        """A connection was closed: the questions that were sent on it fail."""
-        for key in [key for key in self._asked if key[0] is connection]:
-            self._finish(self._asked.pop(key), errors.copied(cause))
+    def _on_response(
+        self, question: Question, connection: Connection, version: int, response: Any, now_ms: float
+    ) -> None:
+        if question.api is FIND_COORDINATOR and response.error_code == 0:
+            self._connector.know(response.node_id, response.host, response.port)
+        elif question.api is METADATA and question.decode is None:
+            for broker in response.brokers:
+                self._connector.know(broker.node_id, broker.host, broker.port)
+        self._finish(question, response=response)
 
     def end(self, error: BaseException) -> None:
         """The loop has ended: no question is answered any more."""
@@ -288,3 +247,97 @@ class Questions:
         with self._changed:
             question.error, question.response, question.done = error, response, True
             self._changed.notify_all()
+
+
+class Attempts:
+    """Asks for one call until its deadline. Not thread-safe."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        backoff: ExponentialBackoff,
+        diagnosis: Callable[[], str],
+        what: str,
+        deadline: float,
+        seconds: float,
+    ) -> None:
+        """
+        Args:
+            questions: sends requests.
+            backoff: the delay between two attempts.
+            diagnosis: says for errors why nothing gets through.
+            what: the call, for errors.
+            deadline: by ``monotonic_s()``.
+            seconds: the whole time until then, for errors.
+        """
+        self._questions = questions
+        self._backoff = backoff
+        self._diagnosis = diagnosis
+        self._what = what
+        self._deadline = deadline
+        self._seconds = seconds
+        # In a row.
+        self._failures = 0
+        self._last: BaseException | None = None
+
+    def ask(self, *questions: Question) -> bool:
+        """Asks, and waits for all; False, after the backoff, if one has failed and may be repeated.
+
+        Raises:
+            KafkaTimeoutError: the deadline.
+            Exception: the error of a question that would get it again.
+        """
+        try:
+            for question in questions:
+                self._questions.ask(question)
+            while open_ones := [question for question in questions if not question.done]:
+                left = self._deadline - monotonic_s()
+                if left <= 0:
+                    asked = open_ones[0]
+                    node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
+                    raise self._too_late(f"{asked.api.name} is not answered by {node}")
+                self._questions.wait(open_ones, left)
+        finally:
+            for question in questions:
+                question.withdraw()
+        failed = [question for question in questions if question.error is not None]
+        for question in failed:
+            assert question.error is not None
+            if question.final:
+                raise question.error
+        if failed:
+            assert failed[0].error is not None
+            self.failed(failed[0].error)
+        return not failed
+
+    def succeeded(self) -> None:
+        """There was progress: what failed before does not count any more."""
+        self._failures, self._last = 0, None
+
+    def failed(self, error: BaseException) -> None:
+        """Waits before the next attempt.
+
+        Raises:
+            KafkaTimeoutError: the deadline.
+        """
+        self._failures += 1
+        self._last = error
+        left = self._deadline - monotonic_s()
+        if left <= 0:
+            raise self._too_late("there is no time for another attempt")
+        self._questions.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
+
+    def refused(self, code: int, what: str, message: str | None = None) -> None:
+        """Raises the error of a code, or waits if it may go away. ``message``: the broker's own text."""
+        error = refusal(code, what, message)
+        if not error.retriable:
+            raise error
+        self.failed(error)
+
+    def _too_late(self, waiting: str) -> errors.KafkaTimeoutError:
+        last = f", after {self._failures} failed: {self._last}" if self._last is not None else ""
+        error = errors.KafkaTimeoutError(
+            f"{self._what} not complete within {self._seconds:g} s: {waiting}{last}; {self._diagnosis()}"
+        )
+        error.__cause__ = self._last
+        return error

@@ -15,18 +15,16 @@ broker's own text.
 Sources: Kafka protocol guide; KIP-4, KIP-79, KIP-98, KIP-133, KIP-207 (``OFFSET_NOT_AVAILABLE``), KIP-590.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
-from cyproducer.control.ending import refusal
 from cyproducer.control.record_decoder import Batch, batches
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import protocol
 from cyproducer.network.coordinators import framing
-from cyproducer.network.questions import Question, Questions
+from cyproducer.network.questions import Attempts, Question, Questions
 from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
 from cyproducer.wire.responses import (
     NOT_ASKED,
@@ -364,7 +362,7 @@ class Reading:
     # Leaders
 
     def _metadata(
-        self, names: Sequence[str], attempts: "_Attempts", rights: bool = False
+        self, names: Sequence[str], attempts: Attempts, rights: bool = False
     ) -> MetadataResponse | None:
         question = Question(METADATA, framing(protocol.encode_metadata, names, False, rights))
         if not attempts.ask(question):
@@ -375,7 +373,7 @@ class Reading:
             return None
         return response
 
-    def _look_up(self, name: str, attempts: "_Attempts") -> TopicInfo | None:
+    def _look_up(self, name: str, attempts: Attempts) -> TopicInfo | None:
         """Asks any broker for a topic, and notes its leaders; None: nothing was heard."""
         metadata = self._metadata([name], attempts)
         if metadata is None:
@@ -388,7 +386,7 @@ class Reading:
                 self._leaders[name, each.partition] = each.leader
         return found
 
-    def _leader(self, topic: str, partition: int, attempts: "_Attempts") -> int | None:
+    def _leader(self, topic: str, partition: int, attempts: Attempts) -> int | None:
         """Returns the node id of the leader; None: ask again."""
         known = self._leaders.get((topic, partition))
         if known is not None:
@@ -411,93 +409,8 @@ class Reading:
     def _forget(self, topic: str, partition: int) -> None:
         self._leaders.pop((topic, partition), None)
 
-    def _attempts(self, what: str, deadline: float, seconds: float) -> "_Attempts":
-        return _Attempts(self._questions, self._backoff, self._diagnosis, what, deadline, seconds)
-
-
-class _Attempts:
-    """Asks for one call until its deadline. Not thread-safe."""
-
-    def __init__(
-        self,
-        questions: Questions,
-        backoff: ExponentialBackoff,
-        diagnosis: Callable[[], str],
-        what: str,
-        deadline: float,
-        seconds: float,
-    ) -> None:
-        self._questions = questions
-        self._backoff = backoff
-        self._diagnosis = diagnosis
-        self._what = what
-        self._deadline = deadline
-        self._seconds = seconds
-        # In a row.
-        self._failures = 0
-        self._last: BaseException | None = None
-
-    def ask(self, *questions: Question) -> bool:
-        """Asks, and waits for all; False, after the backoff, if one has failed and may be repeated.
-
-        Raises:
-            KafkaTimeoutError: the deadline.
-            Exception: the error of a question that would get it again.
-        """
-        try:
-            for question in questions:
-                self._questions.ask(question)
-            while open_ones := [question for question in questions if not question.done]:
-                left = self._deadline - monotonic_s()
-                if left <= 0:
-                    asked = open_ones[0]
-                    node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
-                    raise self._too_late(f"{asked.api.name} is not answered by {node}")
-                self._questions.wait(open_ones, left)
-        finally:
-            for question in questions:
-                question.withdraw()
-        failed = [question for question in questions if question.error is not None]
-        for question in failed:
-            assert question.error is not None
-            if question.final:
-                raise question.error
-        if failed:
-            assert failed[0].error is not None
-            self.failed(failed[0].error)
-        return not failed
-
-    def succeeded(self) -> None:
-        """There was progress: what failed before does not count any more."""
-        self._failures, self._last = 0, None
-
-    def failed(self, error: BaseException) -> None:
-        """Waits before the next attempt.
-
-        Raises:
-            KafkaTimeoutError: the deadline.
-        """
-        self._failures += 1
-        self._last = error
-        left = self._deadline - monotonic_s()
-        if left <= 0:
-            raise self._too_late("there is no time for another attempt")
-        self._questions.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
-
-    def refused(self, code: int, what: str, message: str | None = None) -> None:
-        """Raises the error of a code, or waits if it may go away. ``message``: the broker's own text."""
-        error = refusal(code, what, message)
-        if not error.retriable:
-            raise error
-        self.failed(error)
-
-    def _too_late(self, waiting: str) -> errors.KafkaTimeoutError:
-        last = f", after {self._failures} failed: {self._last}" if self._last is not None else ""
-        error = errors.KafkaTimeoutError(
-            f"{self._what} not complete within {self._seconds:g} s: {waiting}{last}; {self._diagnosis()}"
-        )
-        error.__cause__ = self._last
-        return error
+    def _attempts(self, what: str, deadline: float, seconds: float) -> Attempts:
+        return Attempts(self._questions, self._backoff, self._diagnosis, what, deadline, seconds)
 
 
 def _part(parts: Sequence[Any], topic: str, partition: int, question: Question) -> Any:

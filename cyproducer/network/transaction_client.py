@@ -1,8 +1,8 @@
 """Carries out transactions: sends their requests, and makes application threads wait for their calls.
 
-Owns the request in flight, the connection it went out on, the threads that wait, and applying the state of
-``control/transactions`` to the sender: which records are accepted, under which identity they are sent, and
-which are given up. Does not decide (``control/transactions``) or connect (``connector``).
+Owns the threads that wait, and applying the state of ``control/transactions`` to the sender: which records
+are accepted, under which identity they are sent, and which are given up. Does not decide
+(``control/transactions``) or connect (``connector``).
 
 ``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
 "From application threads" may be called from any thread.
@@ -11,6 +11,7 @@ which are given up. Does not decide (``control/transactions``) or connect (``con
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from cyproducer import errors
@@ -46,7 +47,7 @@ from cyproducer.control.transactions import Transactions
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
+from cyproducer.network.connector import Connector, encode_api_versions
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
 from cyproducer.wire.messages import (
@@ -113,8 +114,6 @@ class TransactionClient:
         #: The decisions.
         self.machine = Transactions(self._id, config.transaction_timeout_ms, backoff, rng)
         self.machine.on_failure = sender.request_control
-        #: The connection that the unanswered request went out on.
-        self.asked_on: Connection | None = None
         # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
         # application threads, emptied by the sender thread.
         self._submitted: deque[Call | Exception] = deque()
@@ -402,21 +401,19 @@ class TransactionClient:
         api, version = found
         number = connection.next_correlation_id()
         frame = self._encode(request, version, number)
-        self.asked_on = connection
         self.machine.sent(request)
-        self._connector.request(connection, api, number, frame, version)
+        self._connector.request(
+            connection, api, version, number, frame, partial(self._on_response, request), self._on_broken
+        )
         return True
 
     def _api_of(self, request: Request, connection: Connection, now_ms: float) -> tuple[Api, int] | None:
-        api = _APIS[type(request)]
-        if isinstance(request, AskLevel):
-            version = connection.handshake.api_versions_version
-            if version is None:
-                # Its versions are assumed, since it does not know ApiVersions.
-                self.machine.on_level_unknown(now_ms)
-                return None
-            return api, version
+        api, _ = _REQUESTS[type(request)]
         version = connection.handshake.versions.get(api)
+        if isinstance(request, AskLevel) and version is None:
+            # Its versions are assumed, since it does not know ApiVersions.
+            self.machine.on_level_unknown(now_ms)
+            return None
         if isinstance(request, AskMarkers) and version is None:
             self.machine.skip_markers()
             return None
@@ -460,40 +457,18 @@ class TransactionClient:
             case AskMarkers():
                 return protocol.encode_describe_transactions(version, number, client_id, [self._id])
             case AskLevel():
-                return self._connector.encode_api_versions(version, number)
+                return encode_api_versions(version, number, client_id)
 
     # Responses
 
-    def handler(
-        self, handle: Callable[[Any, str, float], None]
-    ) -> Callable[[Connection, int, Any, float], None]:
-        """Makes the handler of a kind of response from a method of the machine."""
-
-        def on_response(connection: Connection, version: int, response: Any, now_ms: float) -> None:
-            if connection is not self.asked_on:
-                return
-            self.asked_on = None
-            if isinstance(self.machine.in_flight, FindCoordinator) and response.error_code == 0:
-                self._connector.know(response.node_id, response.host, response.port)
-            handle(response, connection.where, now_ms)
-            self._go_on(now_ms)
-
-        return on_response
-
-    def responses(self) -> list[tuple[Api, Callable[..., Any], Callable[[Any, str, float], None]]]:
-        """Returns the API, the decoder, and the method of the machine for each kind of response."""
-        machine = self.machine
-        return [
-            (FIND_COORDINATOR, protocol.decode_find_coordinator, machine.on_coordinator),
-            (ADD_PARTITIONS_TO_TXN, protocol.decode_add_partitions_to_txn, machine.on_partitions),
-            (ADD_OFFSETS_TO_TXN, protocol.decode_add_offsets_to_txn, machine.on_offsets_added),
-            (TXN_OFFSET_COMMIT, protocol.decode_txn_offset_commit, machine.on_offsets_committed),
-            (END_TXN, protocol.decode_end_txn, machine.on_ended),
-            (DESCRIBE_TRANSACTIONS, protocol.decode_describe_transactions, machine.on_markers),
-        ]
-
-    def _go_on(self, now_ms: float) -> None:
-        """Sends the next request at once, without waiting for the next tick."""
+    def _on_response(
+        self, request: Request, connection: Connection, version: int, response: Any, now_ms: float
+    ) -> None:
+        """Handles a response, and sends the next request at once, without waiting for the next tick."""
+        if isinstance(request, FindCoordinator) and response.error_code == 0:
+            self._connector.know(response.node_id, response.host, response.port)
+        _, handle = _REQUESTS[type(request)]
+        handle(self.machine, response, connection.where, now_ms)
         self._apply()
         self._next(now_ms)
         self._apply()
@@ -502,26 +477,12 @@ class TransactionClient:
 
     def on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
         """A broker has reported its features, in a new connection's handshake."""
-        if response.error_code == 0:
-            self.machine.on_features(response.features_epoch, level_of(response), now_ms)
+        self.machine.on_features(response.features_epoch, level_of(response), now_ms)
 
-    def on_level(self, connection: Connection, response: ApiVersionsResponse, now_ms: float) -> None:
-        """The response to a question for the level, on a connection that is in use."""
-        if connection is not self.asked_on:
-            return
-        self.asked_on = None
-        if response.error_code:
-            self.machine.on_level_unknown(now_ms)
-        else:
-            self.machine.on_level(response.features_epoch, level_of(response), now_ms)
-        self._go_on(now_ms)
-
-    def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
-        """A connection was closed: if the request was sent on it, retries."""
-        if connection is self.asked_on:
-            self.asked_on = None
-            self.machine.on_no_response(cause, now_ms)
-            self._sender.request_control()
+    def _on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
+        """The request in flight gets no response: retries."""
+        self.machine.on_no_response(cause, now_ms)
+        self._sender.request_control()
 
     def end(self, error: Exception) -> None:
         """The loop has ended: no call gets an outcome any more."""
@@ -530,16 +491,24 @@ class TransactionClient:
             self._changed.notify_all()
 
 
-_APIS: dict[type, Api] = {
-    FindCoordinator: FIND_COORDINATOR,
-    InitProducerId: INIT_PRODUCER_ID,
-    AddPartitions: ADD_PARTITIONS_TO_TXN,
-    AddOffsets: ADD_OFFSETS_TO_TXN,
-    CommitOffsets: TXN_OFFSET_COMMIT,
-    EndTxn: END_TXN,
-    AskMarkers: DESCRIBE_TRANSACTIONS,
-    AskLevel: API_VERSIONS,
+def _on_level(machine: Transactions, response: ApiVersionsResponse, where: str, now_ms: float) -> None:
+    if response.error_code:
+        machine.on_level_unknown(now_ms)
+    else:
+        machine.on_level(response.features_epoch, level_of(response), now_ms)
+
+
+_REQUESTS: dict[type, tuple[Api, Callable[[Transactions, Any, str, float], None]]] = {
+    FindCoordinator: (FIND_COORDINATOR, Transactions.on_coordinator),
+    InitProducerId: (INIT_PRODUCER_ID, Transactions.on_init),
+    AddPartitions: (ADD_PARTITIONS_TO_TXN, Transactions.on_partitions),
+    AddOffsets: (ADD_OFFSETS_TO_TXN, Transactions.on_offsets_added),
+    CommitOffsets: (TXN_OFFSET_COMMIT, Transactions.on_offsets_committed),
+    EndTxn: (END_TXN, Transactions.on_ended),
+    AskMarkers: (DESCRIBE_TRANSACTIONS, Transactions.on_markers),
+    AskLevel: (API_VERSIONS, _on_level),
 }
+"""What is sent for a request of the machine, and what takes the response."""
 
 
 def level_of(response: ApiVersionsResponse) -> int:

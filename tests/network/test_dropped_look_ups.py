@@ -54,7 +54,7 @@ def test_the_look_up_of_a_broker_that_is_dropped_is_no_longer_named_nor_used() -
     connector.know(5, "new.example", 9093)
     connector.connect_to(5, 1000)
     resolver.answers.append(Resolution(question, [Address("old.example", 2, ("192.0.2.1", 9093))], None))
-    connector.tick(1000, ())
+    connector.tick(1000)
     assert connector.diagnosis() == "still looking up new.example:9093"
     assert not connector.connections
     assert not failures

@@ -9,6 +9,7 @@ import pytest
 
 from cyproducer import KafkaProducer, errors
 from cyproducer.network import protocol
+from cyproducer.network.connector import encode_api_versions
 from cyproducer.network.questions import Question, Questions
 from cyproducer.wire.messages import (
     API_VERSIONS,
@@ -151,7 +152,7 @@ def test_a_transaction_goes_on_beside_questions_of_the_same_kind(cluster: Script
             questions = [
                 end_b,
                 describing("b", node_id),
-                Question(API_VERSIONS, node_id=node_id),
+                Question(API_VERSIONS, encode_api_versions, node_id=node_id),
                 finding("b"),
             ]
             for question in questions:

@@ -113,7 +113,7 @@ class Control:
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
         raise AssertionError("a socket pair is connected from the start")
 
-    def on_frame(self, connection: Connection, key: int, version: int, frame: bytes, now_ms: float) -> None:
+    def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
         raise AssertionError("the sender sends only Produce requests")
 
     def on_broken(self, connection: Connection, cause: BaseException | None, now_ms: float) -> None:
