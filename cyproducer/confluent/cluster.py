@@ -7,7 +7,7 @@ caller's.
 from typing import Any
 
 from cyproducer.confluent.errors import KafkaError
-from cyproducer.network.questions import Question
+from cyproducer.network.application_requests import ApplicationRequest
 
 
 class BrokerMetadata:
@@ -76,7 +76,7 @@ class ClusterMetadata:
         return str(self.cluster_id)
 
 
-def cluster_metadata(listing: Question) -> ClusterMetadata:
+def cluster_metadata(listing: ApplicationRequest) -> ClusterMetadata:
     """Returns what a Metadata response says."""
     response = listing.response
     found = ClusterMetadata()

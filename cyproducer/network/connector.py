@@ -158,7 +158,8 @@ class Connector:
         self._on_authenticated = on_authenticated
         self._open_socket = open_socket or self._connect
         self._resolver = resolver or Resolver(sender.request_control)
-        self._questions: dict[ResolveRequest, int] = {}
+        # The look-ups in flight, with the node id of each.
+        self._resolving: dict[ResolveRequest, int] = {}
         # The versions to assume for brokers that close the connection on an ApiVersions request.
         self._assumed: dict[int, tuple[int, int]] | None = None
         #: By node and address: while connecting, a node may have several connections, one of which is kept.
@@ -186,7 +187,7 @@ class Connector:
         """Describes failing addresses with their last error, pending look-ups and throttling; or is empty."""
         now_ms = self._clock.monotonic_ns() / 1e6
         parts = [self.states.diagnosis(now_ms)]
-        parts += [f"still looking up {each.host}:{each.port}" for each in list(self._questions)]
+        parts += [f"still looking up {each.host}:{each.port}" for each in list(self._resolving)]
         for connection in list(self.connections.values()):
             wait_ms = connection.throttled_ms(now_ms)
             if wait_ms > 0:
@@ -283,7 +284,7 @@ class Connector:
         self._targets[node_id] = (host, port)
         if self._proxy is not None:
             host, port, canonical = self._proxy.host, self._proxy.port, False
-        self._questions[self._resolver.resolve(host, port, canonical)] = node_id
+        self._resolving[self._resolver.resolve(host, port, canonical)] = node_id
         # For a literal address, the answer is already there.
         self._take_resolutions(now_ms)
 
@@ -329,18 +330,18 @@ class Connector:
 
     def _give_up_look_up(self, node_id: int, cause: str, now_ms: float) -> None:
         """Fails a look-up that timed out. Its thread continues; a new request joins the same look-up."""
-        self._forget_questions(node_id)
+        self._forget_look_ups(node_id)
         error = errors.NameResolutionError(f"{self.states.endpoint(node_id)[0]!r}: {cause}")
         self._fail_look_up(node_id, error, now_ms)
 
-    def _forget_questions(self, node_id: int) -> None:
+    def _forget_look_ups(self, node_id: int) -> None:
         self._mappings.pop(node_id, None)
-        for question in [each for each, of in self._questions.items() if of == node_id]:
-            del self._questions[question]
+        for request in [each for each, of in self._resolving.items() if of == node_id]:
+            del self._resolving[request]
 
     def _take_resolutions(self, now_ms: float) -> None:
         for answer in self._resolver.poll():
-            node_id = self._questions.pop(answer.request, None)
+            node_id = self._resolving.pop(answer.request, None)
             if node_id is None or not self._is_resolving(node_id, now_ms):
                 continue
             if answer.error is not None:
@@ -738,7 +739,7 @@ class Connector:
                 ConnectionState.CONNECTING,
                 ConnectionState.HANDSHAKING,
             ):
-                self._forget_questions(node_id)
+                self._forget_look_ups(node_id)
                 self._close_quietly(node_id, self.states.closed(node_id))
 
     def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
@@ -746,7 +747,7 @@ class Connector:
 
         ``retire``: keep its backoff; see ``Connections.retire``.
         """
-        self._forget_questions(node_id)
+        self._forget_look_ups(node_id)
         for connection in [each for each in self.connections.values() if each.node_id == node_id]:
             self._sender.close_connection(
                 connection, errors.KafkaConnectionError(f"{connection.where} {why}")

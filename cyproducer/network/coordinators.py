@@ -1,8 +1,8 @@
 """Asks coordinators on threads of the program: carries out calls about transactions, and lists them.
 
 Owns which broker is asked for what, how many calls are carried out at the same time, and their deadlines.
-Does not own what an answer means (``control/ending``) or requests and connections (``questions``). Any thread
-may call it.
+Does not own what an answer means (``control/ending``) or sending requests (``application_requests``).
+Any thread may call it.
 """
 
 import math
@@ -27,8 +27,8 @@ from cyproducer.control.ending import (
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.network import protocol
+from cyproducer.network.application_requests import ApplicationRequest, ApplicationRequests, Encode, framing
 from cyproducer.network.connector import encode_api_versions
-from cyproducer.network.questions import Encode, Question, Questions
 from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of
 from cyproducer.wire.messages import (
     API_VERSIONS,
@@ -44,7 +44,7 @@ from cyproducer.wire.responses import TransactionListing
 AT_ONCE = 100
 """How many calls are carried out at the same time."""
 LEVEL_AGE_S = 0.1
-"""For how long a question for the level of ``transaction.version`` serves all transactions of a call. Short,
+"""For how long an answer about the level of ``transaction.version`` serves all transactions of a call. Short,
 because a request of the wrong protocol may do harm."""
 WITH_DURATION, WITH_PATTERN = 1, 2
 """The first versions of ListTransactions with these filters (KIP-994, KIP-1152)."""
@@ -55,15 +55,15 @@ class Coordinators:
     """Asks one cluster's coordinators. See the module's docstring."""
 
     def __init__(
-        self, questions: Questions, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
+        self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
     ) -> None:
         """
         Args:
-            questions: sends requests.
+            requests: sends requests.
             backoff: the delay between two attempts to list.
             diagnosis: says for errors why nothing gets through.
         """
-        self._questions = questions
+        self._requests = requests
         self._backoff = backoff
         self._diagnosis = diagnosis
 
@@ -88,8 +88,8 @@ class Coordinators:
         """
         left = deque(_Pending(call) for call in calls)
         running: list[_Pending] = []
-        # Node id -> the question for its level, and when it was asked.
-        levels: dict[int | None, tuple[Question, float]] = {}
+        # Node id -> the request for its level, and when it was sent.
+        levels: dict[int | None, tuple[ApplicationRequest, float]] = {}
         try:
             while True:
                 while left and len(running) < AT_ONCE:
@@ -105,12 +105,12 @@ class Coordinators:
                 if now_s >= deadline:
                     raise self._too_late(running[0].call, len(running) + len(left), seconds)
                 wait_ms = min(pending.call.wait_ms(now_s * 1000) for pending in running)
-                asked = [pending.question for pending in running if pending.question is not None]
-                self._questions.wait(asked, min(deadline - now_s, wait_ms / 1000))
+                asked = [pending.sent for pending in running if pending.sent is not None]
+                self._requests.wait(asked, min(deadline - now_s, wait_ms / 1000))
         finally:
             for pending in running:
-                if pending.question is not None:
-                    pending.question.withdraw()
+                if pending.sent is not None:
+                    pending.sent.withdraw()
         failed = [call for call in calls if call.error is not None and not isinstance(call.error, ignore)]
         if failed:
             error = failed[0].error
@@ -126,66 +126,68 @@ class Coordinators:
         )
 
     def _step(
-        self, pending: "_Pending", levels: dict[int | None, tuple[Question, float]], now_s: float
+        self, pending: "_Pending", levels: dict[int | None, tuple[ApplicationRequest, float]], now_s: float
     ) -> None:
         """Takes the response, if there is one, and sends the next request."""
         call, now_ms = pending.call, now_s * 1000
         while not call.done:
-            if pending.question is not None:
-                if not pending.question.done:
+            if pending.sent is not None:
+                if not pending.sent.done:
                     return
-                question, pending.question = pending.question, None
-                self._take(call, pending.request, question, now_ms)
+                sent, pending.sent = pending.sent, None
+                self._take(call, pending.request, sent, now_ms)
                 continue
             request = call.next_request(now_ms)
             if request is None:
                 return
             pending.request = request
             if isinstance(request, AskLevel) and call.coordinator in levels:
-                question, asked_s = levels[call.coordinator]
-                if now_s - asked_s <= LEVEL_AGE_S and question.error is None:
-                    pending.question = question
+                sent, asked_s = levels[call.coordinator]
+                if now_s - asked_s <= LEVEL_AGE_S and sent.error is None:
+                    pending.sent = sent
                     continue
-            pending.question = self._questions.ask(self._question(call, request))
+            pending.sent = self._requests.send(self._to_send(call, request))
             if isinstance(request, AskLevel):
-                levels[call.coordinator] = pending.question, now_s
+                levels[call.coordinator] = pending.sent, now_s
 
-    def _question(self, call: CoordinatorCall, request: Request) -> Question:
+    def _to_send(self, call: CoordinatorCall, request: Request) -> ApplicationRequest:
         name, node_id = call.transactional_id, call.coordinator
         if isinstance(request, FindCoordinator):
-            return Question(FIND_COORDINATOR, framing(protocol.encode_find_coordinator, *request))
+            return ApplicationRequest(FIND_COORDINATOR, framing(protocol.encode_find_coordinator, *request))
         if isinstance(request, AskLevel):
-            return Question(API_VERSIONS, encode_api_versions, node_id=node_id)
+            return ApplicationRequest(API_VERSIONS, encode_api_versions, node_id=node_id)
         if isinstance(request, Describe):
             encode = framing(protocol.encode_describe_transactions, [name])
-            return Question(DESCRIBE_TRANSACTIONS, encode, node_id=node_id)
+            return ApplicationRequest(DESCRIBE_TRANSACTIONS, encode, node_id=node_id)
         assert isinstance(call, Ending)
         if isinstance(request, InitProducerId):
             encode = framing(protocol.encode_init_producer_id, name, call.timeout_ms, *request)
-            return Question(INIT_PRODUCER_ID, encode, node_id=node_id)
+            return ApplicationRequest(INIT_PRODUCER_ID, encode, node_id=node_id)
         _, producer_id, epoch, *_ = call.transaction
         encode = framing(protocol.encode_end_txn, name, producer_id, epoch, request.commit)
         highest = HIGHEST_OF_FIRST[END_TXN] if request.protocol == FIRST else None
-        return Question(END_TXN, encode, node_id=node_id, highest=highest)
+        return ApplicationRequest(END_TXN, encode, node_id=node_id, highest=highest)
 
     def _take(
-        self, call: CoordinatorCall, request: Request | None, question: Question, now_ms: float
+        self, call: CoordinatorCall, request: Request | None, sent: ApplicationRequest, now_ms: float
     ) -> None:
-        """Hands the outcome of a question to the call that has asked."""
-        response, where = question.response, question.where
-        if question.error is not None and question.final:
-            call.on_failure(question.error)
-        elif question.error is not None:
-            call.on_no_response(question.error, now_ms)
+        """Hands the outcome of a request to the call that needs it."""
+        response, where = sent.response, sent.where
+        if sent.error is not None and sent.final:
+            call.on_failure(sent.error)
+        elif sent.error is not None:
+            call.on_no_response(sent.error, now_ms)
         elif isinstance(request, FindCoordinator):
             call.on_coordinator(response, where, now_ms)
         elif isinstance(request, Describe):
             call.on_description(response, where, now_ms)
         elif isinstance(call, Ending):
-            self._take_end(call, request, question, now_ms)
+            self._take_end(call, request, sent, now_ms)
 
-    def _take_end(self, call: Ending, request: Request | None, question: Question, now_ms: float) -> None:
-        response, where = question.response, question.where
+    def _take_end(
+        self, call: Ending, request: Request | None, sent: ApplicationRequest, now_ms: float
+    ) -> None:
+        response, where = sent.response, sent.where
         if isinstance(request, EndTxn):
             call.on_ended(response, where, now_ms)
         elif isinstance(request, InitProducerId):
@@ -239,7 +241,7 @@ class Coordinators:
                 )
             failures += 1
             last = f", after {failures} failed: {failure}"
-            self._questions.wait((), min(left, self._backoff.delay_ms(failures, random.random) / 1000))
+            self._requests.wait((), min(left, self._backoff.delay_ms(failures, random.random) / 1000))
         listed: dict[str, TransactionListing] = {}
         for each in found:
             # While a coordinator moves, two brokers may list an id.
@@ -256,18 +258,19 @@ class Coordinators:
             # Without topics none is created, and older versions have no other choice.
             return protocol.encode_metadata(version, number, client_id, [], True)
 
-        (metadata,), failure = self._ask_all([Question(METADATA, brokers)], deadline)
+        (metadata,), failure = self._ask_all([ApplicationRequest(METADATA, brokers)], deadline)
         if failure is not None:
             return [], failure
         if metadata.error_code:
             return [], refusal(metadata.error_code, "Metadata")
-        questions = [
-            Question(LIST_TRANSACTIONS, encode, node_id=broker.node_id) for broker in metadata.brokers
+        requests = [
+            ApplicationRequest(LIST_TRANSACTIONS, encode, node_id=broker.node_id)
+            for broker in metadata.brokers
         ]
-        responses, failure = self._ask_all(questions, deadline)
-        for question, response in zip(questions, responses, strict=True):
+        responses, failure = self._ask_all(requests, deadline)
+        for request, response in zip(requests, responses, strict=True):
             if response is not None and response.error_code:
-                error = refusal(response.error_code, f"ListTransactions at {question.where}")
+                error = refusal(response.error_code, f"ListTransactions at {request.where}")
                 if not error.retriable:
                     raise error
                 failure = error
@@ -277,35 +280,30 @@ class Coordinators:
         return [each for response in responses for each in response.transactions], None
 
     def _ask_all(
-        self, questions: Sequence[Question], deadline: float
+        self, requests: Sequence[ApplicationRequest], deadline: float
     ) -> tuple[list[Any], BaseException | None]:
         """Asks, and returns the responses, None for those missing, and an error that may go away."""
         try:
-            for question in questions:
-                self._questions.ask(question)
-            while open_ones := [question for question in questions if not question.done]:
+            for request in requests:
+                self._requests.send(request)
+            while open_ones := [request for request in requests if not request.done]:
                 left = deadline - monotonic_s()
                 if left <= 0:
                     break
-                self._questions.wait(open_ones, left)
+                self._requests.wait(open_ones, left)
         finally:
-            for question in questions:
-                question.withdraw()
+            for request in requests:
+                request.withdraw()
         failure: BaseException | None = None
-        for question in questions:
-            if not question.done:
-                asked = "any broker" if question.wanted_node is None else f"broker {question.wanted_node}"
-                failure = errors.KafkaTimeoutError(f"{question.api.name} is not answered by {asked}")
-            elif question.error is not None:
-                if question.final:
-                    raise question.error
-                failure = question.error
-        return [question.response for question in questions], failure
-
-
-def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
-    """Makes what a question needs of an encoder and of the arguments behind the first three."""
-    return lambda version, number, client_id: encode(version, number, client_id, *arguments)
+        for request in requests:
+            if not request.done:
+                asked = "any broker" if request.wanted_node is None else f"broker {request.wanted_node}"
+                failure = errors.KafkaTimeoutError(f"{request.api.name} is not answered by {asked}")
+            elif request.error is not None:
+                if request.final:
+                    raise request.error
+                failure = request.error
+        return [request.response for request in requests], failure
 
 
 class _Pending:
@@ -314,4 +312,4 @@ class _Pending:
     def __init__(self, call: CoordinatorCall) -> None:
         self.call = call
         self.request: Request | None = None
-        self.question: Question | None = None
+        self.sent: ApplicationRequest | None = None

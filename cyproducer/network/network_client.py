@@ -30,12 +30,12 @@ from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, UNKNOWN_TOPIC_OR_PAR
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
+from cyproducer.network.application_requests import ApplicationRequest, ApplicationRequests, Attempts
 from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
-from cyproducer.network.questions import Attempts, Question, Questions
 from cyproducer.network.sender import Sender
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.records.topic_names import legal_topic
@@ -51,7 +51,7 @@ MOST_ANSWERS = 1000
 """How many topics' answer times are remembered."""
 
 
-class _Question:
+class _TopicRefresh:
     """A request for a topic's metadata that only a response to a later metadata request answers."""
 
     def __init__(self, topic: str, partitions: int) -> None:
@@ -164,7 +164,9 @@ class NetworkClient:
             )
             self.fates.transactions = self.transactions.machine
         #: What programs ask brokers, beyond what a producer asks.
-        self.questions = Questions(config, sender, rng, self._connector, self._nodes, self.diagnosis)
+        self.application_requests = ApplicationRequests(
+            config, sender, rng, self._connector, self._nodes, self.diagnosis
+        )
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
@@ -178,11 +180,11 @@ class NetworkClient:
         # Filled by application threads, emptied by the sender thread.
         self._wanted: deque[str] = deque()
         self._asked: set[str] = set()
-        self._questions: deque[_Question] = deque()
-        # Taken from _questions: the metadata request in flight or the next one contains them.
-        self._open_questions: list[_Question] = []
+        self._refreshes: deque[_TopicRefresh] = deque()
+        # Taken from _refreshes: the metadata request in flight or the next one contains them.
+        self._open_refreshes: list[_TopicRefresh] = []
         self._purges: deque[_Purge] = deque()
-        # Topic -> when its last question was answered without new partitions.
+        # Topic -> when its last refresh was answered without new partitions.
         self._answered_ms: dict[str, float] = {}
         #: The current view of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
@@ -256,11 +258,11 @@ class NetworkClient:
             return
         refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
         deadline = monotonic_s() + timeout_s
-        question = _Question(name, len(self.view.partitions_for_topic(name) or ()))
-        self._questions.append(question)
+        refresh = _TopicRefresh(name, len(self.view.partitions_for_topic(name) or ()))
+        self._refreshes.append(refresh)
         self._sender.request_control()
         with self._changed:
-            while not question.answered:
+            while not refresh.answered:
                 if self._fatal is not None:
                     raise self._fatal
                 self._await_change(name, deadline, timeout_s)
@@ -309,7 +311,7 @@ class NetworkClient:
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
                 self._changed.wait(min(left, 0.5))
 
-    def list_topics(self, topics: list[str] | None, timeout_s: float) -> Question:
+    def list_topics(self, topics: list[str] | None, timeout_s: float) -> ApplicationRequest:
         """Asks a broker for topics, None: for all; waits up to ``timeout_s`` seconds. Creates no topic.
 
         Returns the request, with its response.
@@ -321,7 +323,7 @@ class NetworkClient:
         refuse_wait_of_sender("list_topics()")
         deadline = monotonic_s() + timeout_s
         attempts = Attempts(
-            self.questions, self._backoff, self.diagnosis, "list_topics()", deadline, timeout_s
+            self.application_requests, self._backoff, self.diagnosis, "list_topics()", deadline, timeout_s
         )
 
         def encode(version: int, number: int, client_id: str) -> bytes:
@@ -329,9 +331,9 @@ class NetworkClient:
             return protocol.encode_metadata(version, number, client_id, topics, version < 4)
 
         while True:
-            question = Question(METADATA, encode, decode=protocol.decode_listing)
-            if attempts.ask(question):
-                return question
+            request = ApplicationRequest(METADATA, encode, decode=protocol.decode_listing)
+            if attempts.send(request):
+                return request
 
     def purge(self, queued: bool, in_flight: bool, error: Exception) -> Event:
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
@@ -401,7 +403,7 @@ class NetworkClient:
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
         identity_ms = self._identity.tick(now_ms)
-        questions_ms = self.questions.tick(now_ms, self._denied)
+        requests_ms = self.application_requests.tick(now_ms, self._denied)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         if self._denied is not None:
@@ -415,7 +417,7 @@ class NetworkClient:
         memory_ms = self._give_back_memory(now_ms)
         return max(
             0.0,
-            min(overdue_ms, identity_ms, questions_ms, metadata_ms, connections_ms, lines_ms, memory_ms),
+            min(overdue_ms, identity_ms, requests_ms, metadata_ms, connections_ms, lines_ms, memory_ms),
         )
 
     def _give_back_memory(self, now_ms: float) -> float:
@@ -541,22 +543,22 @@ class NetworkClient:
             elif not due and (code := self._metadata.topic_error(name)) in FINAL_TOPIC_ERRORS:
                 # Rejected recently, and too early for another request: no response will come to end the wait.
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
-        while self._questions:
-            question = self._questions.popleft()
-            self._metadata.ask_anew(question.topic, now_ms)
-            self._open_questions.append(question)
+        while self._refreshes:
+            refresh = self._refreshes.popleft()
+            self._metadata.ask_anew(refresh.topic, now_ms)
+            self._open_refreshes.append(refresh)
 
-    def _answer_questions(self) -> None:
-        """A metadata response has arrived: closes the questions that its request contained."""
+    def _end_refreshes(self) -> None:
+        """A metadata response has arrived: ends the refreshes that its request contained."""
         now_ms = self._now_ms()
         if len(self._answered_ms) > MOST_ANSWERS:
             self._answered_ms.clear()
-        for question in self._open_questions:
-            question.answered = question.asked
-            count = self._metadata.partition_count(question.topic) or 0
-            if question.asked and question.partitions == count:
-                self._answered_ms[question.topic] = now_ms
-        self._open_questions = [each for each in self._open_questions if not each.answered]
+        for refresh in self._open_refreshes:
+            refresh.answered = refresh.asked
+            count = self._metadata.partition_count(refresh.topic) or 0
+            if refresh.asked and refresh.partitions == count:
+                self._answered_ms[refresh.topic] = now_ms
+        self._open_refreshes = [each for each in self._open_refreshes if not each.answered]
 
     def _update_metadata(self, now_ms: float) -> float:
         """Sends a metadata request if one is due and a connection is ready; without one, connects.
@@ -578,8 +580,8 @@ class NetworkClient:
             # Records wait for these: no request could be sent for so long.
             self._metadata.touch(self._sender.parked_topics(), now_ms)
         request = self._metadata.begin_request(now_ms)
-        for question in self._open_questions:
-            question.asked = True
+        for refresh in self._open_refreshes:
+            refresh.asked = True
         for name in request.expired:
             self._sender.forget_topic(name)
             self._asked.discard(name)
@@ -636,7 +638,7 @@ class NetworkClient:
             if self._metadata.missing_ms(name, now_ms) is None:
                 self._told_missing.discard(name)
         if self._metadata.last_error is None:
-            self._answer_questions()
+            self._end_refreshes()
         self._announce()
         self._sender.request_control()
 
@@ -768,5 +770,5 @@ class NetworkClient:
         self._fatal = errors.ProducerClosedError("the producer was closed")
         if self.transactions is not None:
             self.transactions.end(self._fatal)
-        self.questions.end(self._fatal)
+        self.application_requests.end(self._fatal)
         self._announce()

@@ -1,8 +1,8 @@
 """Reads topics, describes them and creates them, on threads of the program.
 
 Owns which broker is asked for what, the leaders that are known, and what is asked again until the deadline.
-Does not own what is in a batch (``control/record_decoder``) or requests and connections (``questions``). Any
-thread may call it.
+Does not own what is in a batch (``control/record_decoder``) or sending requests (``application_requests``).
+Any thread may call it.
 
 Everything is read that is below the high watermark, committed or not, with the markers of transactions: the
 caller decides what counts. A topic is never created by looking at it.
@@ -23,8 +23,7 @@ from cyproducer.base.clock import monotonic_s
 from cyproducer.control.record_decoder import Batch, batches
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import protocol
-from cyproducer.network.coordinators import framing
-from cyproducer.network.questions import Attempts, Question, Questions
+from cyproducer.network.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
 from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
 from cyproducer.wire.responses import (
     NOT_ASKED,
@@ -63,15 +62,15 @@ class Reading:
     """Reads from one cluster. See the module's docstring. Thread-safe."""
 
     def __init__(
-        self, questions: Questions, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
+        self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
     ) -> None:
         """
         Args:
-            questions: sends requests.
+            requests: sends requests.
             backoff: the delay between two attempts.
             diagnosis: says for errors why nothing gets through.
         """
-        self._questions = questions
+        self._requests = requests
         self._backoff = backoff
         self._diagnosis = diagnosis
         # Each access is one operation of a dict; a wrong leader is noticed when it is asked.
@@ -152,27 +151,27 @@ class Reading:
             node_id = self._leader(topic, partition, attempts)
             if node_id is None:
                 continue
-            questions = [
-                Question(
+            requests = [
+                ApplicationRequest(
                     LIST_OFFSETS,
                     framing(protocol.encode_list_offsets, topic, partition, timestamp),
                     node_id=node_id,
                 )
                 for timestamp in timestamps
             ]
-            if not attempts.ask(*questions):
+            if not attempts.send(*requests):
                 self._forget(topic, partition)
                 continue
-            found = [_part(question.response.offsets, topic, partition, question) for question in questions]
+            found = [_part(request.response.offsets, topic, partition, request) for request in requests]
             code = next((each.error_code for each in found if each.error_code), 0)
             if code:
                 self._forget(topic, partition)
-                attempts.refused(code, f"ListOffsets of {name} at {questions[0].where}")
+                attempts.refused(code, f"ListOffsets of {name} at {requests[0].where}")
                 continue
             start, end = (int(each.offset) for each in found)
             if not 0 <= start <= end:
                 raise errors.KafkaProtocolError(
-                    f"ListOffsets response of {questions[0].where}: {name} begins at offset {start} and ends "
+                    f"ListOffsets response of {requests[0].where}: {name} begins at offset {start} and ends "
                     f"at {end}; it must be 0 or more, and end not before its beginning"
                 )
             return start, end
@@ -201,18 +200,18 @@ class Reading:
             if node_id is None:
                 continue
             encode = framing(protocol.encode_fetch, topic, partition, offset, FETCH_BYTES)
-            question = Question(FETCH, encode, node_id=node_id)
-            if not attempts.ask(question):
+            request = ApplicationRequest(FETCH, encode, node_id=node_id)
+            if not attempts.send(request):
                 self._forget(topic, partition)
                 continue
-            response = question.response
+            response = request.response
             if response.error_code:
-                attempts.refused(response.error_code, f"Fetch at {question.where}")
+                attempts.refused(response.error_code, f"Fetch at {request.where}")
                 continue
-            found: FetchedPartition = _part(response.partitions, topic, partition, question)
+            found: FetchedPartition = _part(response.partitions, topic, partition, request)
             if found.error_code:
                 self._forget(topic, partition)
-                attempts.refused(found.error_code, f"Fetch of offset {offset} of {name} at {question.where}")
+                attempts.refused(found.error_code, f"Fetch of offset {offset} of {name} at {request.where}")
                 continue
             before = offset
             for batch in batches(found.records):
@@ -230,7 +229,7 @@ class Reading:
                 # the last one of a log, if need be without records.
                 attempts.failed(
                     errors.OffsetNotAvailableError(
-                        f"{question.where} has nothing from offset {offset} on, below its high watermark "
+                        f"{request.where} has nothing from offset {offset} on, below its high watermark "
                         f"{found.high_watermark}"
                     )
                 )
@@ -249,13 +248,13 @@ class Reading:
         attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
         while True:
             encode = framing(protocol.encode_describe_configs, protocol.TOPIC, names)
-            question = Question(DESCRIBE_CONFIGS, encode)
-            if not attempts.ask(question):
+            request = ApplicationRequest(DESCRIBE_CONFIGS, encode)
+            if not attempts.send(request):
                 continue
-            results: list[DescribedConfigs] = question.response.results
+            results: list[DescribedConfigs] = request.response.results
             refused = [each for each in results if each.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION)]
             if refused:
-                what = f"DescribeConfigs of topic {refused[0].name!r} at {question.where}"
+                what = f"DescribeConfigs of topic {refused[0].name!r} at {request.where}"
                 attempts.refused(refused[0].error_code, what, refused[0].error_message)
                 continue
             return {
@@ -276,23 +275,23 @@ class Reading:
             metadata = self._metadata([], attempts)
             if metadata is None:
                 continue
-            questions = [
-                Question(
+            requests = [
+                ApplicationRequest(
                     DESCRIBE_CONFIGS,
                     framing(protocol.encode_describe_configs, protocol.BROKER, [str(broker.node_id)], [name]),
                     node_id=broker.node_id,
                 )
                 for broker in metadata.brokers
             ]
-            if not attempts.ask(*questions):
+            if not attempts.send(*requests):
                 continue
-            results = [_only(question.response.results, question) for question in questions]
+            results = [_only(request.response.results, request) for request in requests]
             refused = [
-                (each, question) for each, question in zip(results, questions, strict=True) if each.error_code
+                (each, request) for each, request in zip(results, requests, strict=True) if each.error_code
             ]
             if refused:
-                result, question = refused[0]
-                what = f"DescribeConfigs of the broker at {question.where}"
+                result, request = refused[0]
+                what = f"DescribeConfigs of the broker at {request.where}"
                 attempts.refused(result.error_code, what, result.error_message)
                 continue
             return {
@@ -341,16 +340,16 @@ class Reading:
                 configs,
                 int(timeout_s * 1000),
             )
-            question = Question(CREATE_TOPICS, encode, node_id=controller)
-            if not attempts.ask(question):
+            request = ApplicationRequest(CREATE_TOPICS, encode, node_id=controller)
+            if not attempts.send(request):
                 controller = None
                 continue
-            created = _only(question.response.topics, question)
+            created = _only(request.response.topics, request)
             if not created.error_code:
                 return True
             if created.error_code == TOPIC_ALREADY_EXISTS:
                 return False
-            what = f"CreateTopics of {name!r} at {question.where}"
+            what = f"CreateTopics of {name!r} at {request.where}"
             if created.error_code == NOT_CONTROLLER and controller is None:
                 metadata = self._metadata([], attempts)
                 if metadata is not None and metadata.controller_id >= 0:
@@ -364,12 +363,12 @@ class Reading:
     def _metadata(
         self, names: Sequence[str], attempts: Attempts, rights: bool = False
     ) -> MetadataResponse | None:
-        question = Question(METADATA, framing(protocol.encode_metadata, names, False, rights))
-        if not attempts.ask(question):
+        request = ApplicationRequest(METADATA, framing(protocol.encode_metadata, names, False, rights))
+        if not attempts.send(request):
             return None
-        response: MetadataResponse = question.response
+        response: MetadataResponse = request.response
         if response.error_code:
-            attempts.refused(response.error_code, f"Metadata at {question.where}")
+            attempts.refused(response.error_code, f"Metadata at {request.where}")
             return None
         return response
 
@@ -410,18 +409,18 @@ class Reading:
         self._leaders.pop((topic, partition), None)
 
     def _attempts(self, what: str, deadline: float, seconds: float) -> Attempts:
-        return Attempts(self._questions, self._backoff, self._diagnosis, what, deadline, seconds)
+        return Attempts(self._requests, self._backoff, self._diagnosis, what, deadline, seconds)
 
 
-def _part(parts: Sequence[Any], topic: str, partition: int, question: Question) -> Any:
+def _part(parts: Sequence[Any], topic: str, partition: int, request: ApplicationRequest) -> Any:
     """Returns the partition that was asked for from a response."""
-    return _only([each for each in parts if (each.topic, each.partition) == (topic, partition)], question)
+    return _only([each for each in parts if (each.topic, each.partition) == (topic, partition)], request)
 
 
-def _only(found: Sequence[Any], question: Question) -> Any:
+def _only(found: Sequence[Any], request: ApplicationRequest) -> Any:
     if len(found) != 1:
         raise errors.KafkaProtocolError(
-            f"{question.api.name} response of {question.where}: it must have what was asked for once, not "
+            f"{request.api.name} response of {request.where}: it must have what was asked for once, not "
             f"{len(found)} times"
         )
     return found[0]

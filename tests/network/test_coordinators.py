@@ -1,4 +1,4 @@
-"""Carrying out calls at coordinators, with questions that are answered at once."""
+"""Carrying out calls at coordinators, with requests that are answered at once."""
 
 import math
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 from cyproducer.control.ending import Describing
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import coordinators
+from cyproducer.network.application_requests import ApplicationRequest
 from cyproducer.network.coordinators import Coordinators
-from cyproducer.network.questions import Question
 from cyproducer.wire.messages import FIND_COORDINATOR
 from cyproducer.wire.responses import (
     DescribeTransactionsResponse,
@@ -21,24 +21,24 @@ BACKOFF = ExponentialBackoff(1, 1)
 
 
 class Instant:
-    """Questions whose responses are there before anybody waits for them."""
+    """Requests whose responses are there before anybody waits for them."""
 
-    def ask(self, question: Question) -> Question:
-        question.node_id, question.where, question.done = 1, "broker:9092", True
-        if question.api is FIND_COORDINATOR:
-            question.response = FindCoordinatorResponse(0, 0, None, 1, "broker", 9092)
+    def send(self, request: ApplicationRequest) -> ApplicationRequest:
+        request.node_id, request.where, request.done = 1, "broker:9092", True
+        if request.api is FIND_COORDINATOR:
+            request.response = FindCoordinatorResponse(0, 0, None, 1, "broker", 9092)
         else:
             found = TransactionDescription(0, "tx", "Empty", 1000, -1, 7, 0, {})
-            question.response = DescribeTransactionsResponse(0, [found])
-        return question
+            request.response = DescribeTransactionsResponse(0, [found])
+        return request
 
-    def wait(self, questions: Any, timeout_s: float) -> None:
+    def wait(self, requests: Any, timeout_s: float) -> None:
         raise AssertionError("there is nothing to wait for")
 
 
 def test_calls_that_end_together_make_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "AT_ONCE", 3)
     calls = [Describing("tx", BACKOFF, lambda: 0.5) for _ in range(7)]
-    questions: Any = Instant()
-    Coordinators(questions, BACKOFF, str).run(calls, math.inf, math.inf)
+    requests: Any = Instant()
+    Coordinators(requests, BACKOFF, str).run(calls, math.inf, math.inf)
     assert all(call.result is not None for call in calls)

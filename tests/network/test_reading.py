@@ -422,7 +422,7 @@ def test_progress_makes_the_next_pause_short(cluster: ScriptedCluster, reader: R
 
     cluster.script = script
     noting = Noting()
-    assert len(values(Reading(reader._questions, noting, str), 0, 6)) == 6
+    assert len(values(Reading(reader._requests, noting, str), 0, 6)) == 6
     assert noting.failures == [1, 2, 1, 2]
 
 

@@ -1,14 +1,14 @@
 """Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
 
-Owns the questions that wait for a connection, and the threads that wait for them. Does not repeat or
-interpret anything: a question fails with its connection, and whoever asked decides what follows. Does not
-connect (``connector``).
+Owns the requests that wait for a connection, and the threads that wait for responses. Does not interpret
+anything or connect (``connector``). A request fails with its connection: whoever has sent it decides what
+follows, or ``Attempts`` sends another one.
 
-Any number of questions may be in flight, also of the same kind, and beside the requests of the rest of the
+Any number of requests may be in flight, also of the same kind, and beside the requests of the rest of the
 client.
 
-``tick`` runs with the loop lock held, one call at a time. The methods under
-"From application threads" may be called from any thread.
+``tick`` runs with the loop lock held, one call at a time. The methods under "From application threads" may be
+called from any thread.
 """
 
 import math
@@ -38,7 +38,12 @@ _ANSWERED_LATE_S = 0.5
 """How often a waiting thread looks, in case that nobody has woken it."""
 
 
-class Question:
+def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
+    """Makes an ``Encode`` of an encoder and of the arguments behind its first three."""
+    return lambda version, number, client_id: encode(version, number, client_id, *arguments)
+
+
+class ApplicationRequest:
     """A request that a program wants a broker to answer, and the outcome.
 
     ``done``: one of ``response`` and ``error`` is set. ``final``: it would get the same error again, as the
@@ -82,8 +87,8 @@ class Question:
         self.withdrawn = True
 
 
-class Questions:
-    """The questions of one client. See the module's docstring."""
+class ApplicationRequests:
+    """The requests of one client. See the module's docstring."""
 
     def __init__(
         self,
@@ -97,7 +102,7 @@ class Questions:
         """
         Args:
             config: the client's options.
-            sender: is woken up by a new question.
+            sender: is woken up by a new request.
             rng: returns a float in [0, 1), for the choice among brokers.
             connector: sends requests, and connects to brokers.
             nodes: returns the nodes to connect to if there is no connection.
@@ -110,32 +115,32 @@ class Questions:
         self._nodes = nodes
         self._diagnosis = diagnosis
         # Filled by application threads, emptied by the sender thread.
-        self._submitted: deque[Question] = deque()
-        # Without a connection yet, in the order in which they were asked.
-        self._waiting: list[Question] = []
+        self._submitted: deque[ApplicationRequest] = deque()
+        # Without a connection yet, in the order in which they were submitted.
+        self._waiting: list[ApplicationRequest] = []
         self._closed: BaseException | None = None
-        # Notifies application threads that a question is done.
+        # Notifies application threads that a request is done.
         self._changed = Condition()
 
     # From application threads
 
-    def ask(self, question: Question) -> Question:
-        """Asks, and returns the question; ``wait`` waits for it."""
-        refuse_wait_of_sender(f"asking brokers for {question.api.name}")
-        self._submitted.append(question)
+    def send(self, request: ApplicationRequest) -> ApplicationRequest:
+        """Sends a request, and returns it; ``wait`` waits for the response."""
+        refuse_wait_of_sender(f"asking brokers for {request.api.name}")
+        self._submitted.append(request)
         self._sender.request_control()
-        return question
+        return request
 
-    def wait(self, questions: Iterable[Question], timeout_s: float) -> None:
+    def wait(self, requests: Iterable[ApplicationRequest], timeout_s: float) -> None:
         """Waits until one of them is done, up to ``timeout_s`` seconds; so long if there are none.
 
         Raises:
             ProducerClosedError: the client was closed.
         """
-        asked = list(questions)
+        asked = list(requests)
         deadline = monotonic_s() + timeout_s
         with self._changed:
-            while not any(question.done for question in asked):
+            while not any(request.done for request in asked):
                 if self._closed is not None:
                     raise errors.copied(self._closed)
                 left = deadline - monotonic_s()
@@ -156,30 +161,30 @@ class Questions:
             return math.inf
         wait_ms = math.inf
         still_waiting = []
-        for question in self._waiting:
-            if question.withdrawn:
+        for request in self._waiting:
+            if request.withdrawn:
                 continue
-            connection, attempt_ms = self._connection(question, now_ms, denied)
+            connection, attempt_ms = self._connection(request, now_ms, denied)
             if connection is not None:
-                self._send(question, connection)
-            elif not question.done:
+                self._send(request, connection)
+            elif not request.done:
                 wait_ms = min(wait_ms, attempt_ms)
-                still_waiting.append(question)
+                still_waiting.append(request)
         self._waiting = still_waiting
         return wait_ms
 
     def _connection(
-        self, question: Question, now_ms: float, denied: BaseException | None
+        self, request: ApplicationRequest, now_ms: float, denied: BaseException | None
     ) -> tuple[Connection | None, float]:
-        """Returns a connection for the question, or None and when to try again."""
+        """Returns a connection for the request, or None and when to try again."""
         free = self._connector.free(now_ms)
-        node_id = question.wanted_node
+        node_id = request.wanted_node
         if node_id is not None:
             free = [connection for connection in free if connection.node_id == node_id]
         if free:
             return min(free, key=lambda c: (c.in_flight, self._rng())), 0
         if denied is not None:
-            self._refuse(question, errors.copied(denied))
+            self._refuse(request, errors.copied(denied))
             return None, math.inf
         if node_id is None:
             seek_ms = self._connector.seek(self._nodes(), now_ms)
@@ -187,30 +192,30 @@ class Questions:
         wait_ms = self._connector.reach(node_id, now_ms)
         if wait_ms is None:
             self._finish(
-                question,
+                request,
                 errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self._diagnosis()}"),
             )
             return None, math.inf
         return None, wait_ms
 
-    def _send(self, question: Question, connection: Connection) -> None:
-        question.node_id, question.where = connection.node_id, connection.where
-        api = question.api
+    def _send(self, request: ApplicationRequest, connection: Connection) -> None:
+        request.node_id, request.where = connection.node_id, connection.where
+        api = request.api
         version = connection.handshake.versions.get(api)
         if version is None:
             error = errors.UnsupportedVersionError(
                 f"{connection.where} is too old: it has no {api.name}, which needs {api.since} or later"
             )
-            self._refuse(question, error)
+            self._refuse(request, error)
             return
-        if question.highest is not None:
-            version = min(version, question.highest)
+        if request.highest is not None:
+            version = min(version, request.highest)
         number = connection.next_correlation_id()
         try:
-            frame = question.encode(version, number, self._config.client_id)
+            frame = request.encode(version, number, self._config.client_id)
         except Exception as error:
             # A program's text that cannot be sent is the program's problem, and not this client's end.
-            self._refuse(question, error)
+            self._refuse(request, error)
             return
         self._connector.request(
             connection,
@@ -218,43 +223,45 @@ class Questions:
             version,
             number,
             frame,
-            partial(self._on_response, question),
-            lambda connection, cause, now_ms: self._finish(question, errors.copied(cause)),
-            decode=question.decode,
+            partial(self._on_response, request),
+            lambda connection, cause, now_ms: self._finish(request, errors.copied(cause)),
+            decode=request.decode,
         )
 
     def _on_response(
-        self, question: Question, connection: Connection, version: int, response: Any, now_ms: float
+        self, request: ApplicationRequest, connection: Connection, version: int, response: Any, now_ms: float
     ) -> None:
-        if question.api is FIND_COORDINATOR and response.error_code == 0:
+        if request.api is FIND_COORDINATOR and response.error_code == 0:
             self._connector.know(response.node_id, response.host, response.port)
-        elif question.api is METADATA and question.decode is None:
+        elif request.api is METADATA and request.decode is None:
             for broker in response.brokers:
                 self._connector.know(broker.node_id, broker.host, broker.port)
-        self._finish(question, response=response)
+        self._finish(request, response=response)
 
     def end(self, error: BaseException) -> None:
-        """The loop has ended: no question is answered any more."""
+        """The loop has ended: no request is answered any more."""
         with self._changed:
             self._closed = error
             self._changed.notify_all()
 
-    def _refuse(self, question: Question, error: BaseException) -> None:
-        question.final = True
-        self._finish(question, error)
+    def _refuse(self, request: ApplicationRequest, error: BaseException) -> None:
+        request.final = True
+        self._finish(request, error)
 
-    def _finish(self, question: Question, error: BaseException | None = None, response: Any = None) -> None:
+    def _finish(
+        self, request: ApplicationRequest, error: BaseException | None = None, response: Any = None
+    ) -> None:
         with self._changed:
-            question.error, question.response, question.done = error, response, True
+            request.error, request.response, request.done = error, response, True
             self._changed.notify_all()
 
 
 class Attempts:
-    """Asks for one call until its deadline. Not thread-safe."""
+    """Sends the requests of one call, and repeats them until its deadline. Not thread-safe."""
 
     def __init__(
         self,
-        questions: Questions,
+        requests: ApplicationRequests,
         backoff: ExponentialBackoff,
         diagnosis: Callable[[], str],
         what: str,
@@ -263,14 +270,14 @@ class Attempts:
     ) -> None:
         """
         Args:
-            questions: sends requests.
+            requests: sends requests.
             backoff: the delay between two attempts.
             diagnosis: says for errors why nothing gets through.
             what: the call, for errors.
             deadline: by ``monotonic_s()``.
             seconds: the whole time until then, for errors.
         """
-        self._questions = questions
+        self._requests = requests
         self._backoff = backoff
         self._diagnosis = diagnosis
         self._what = what
@@ -280,31 +287,31 @@ class Attempts:
         self._failures = 0
         self._last: BaseException | None = None
 
-    def ask(self, *questions: Question) -> bool:
-        """Asks, and waits for all; False, after the backoff, if one has failed and may be repeated.
+    def send(self, *requests: ApplicationRequest) -> bool:
+        """Sends requests, and waits for all; False, after the backoff, if one has failed and may be repeated.
 
         Raises:
             KafkaTimeoutError: the deadline.
-            Exception: the error of a question that would get it again.
+            Exception: the error of a request that would get it again.
         """
         try:
-            for question in questions:
-                self._questions.ask(question)
-            while open_ones := [question for question in questions if not question.done]:
+            for request in requests:
+                self._requests.send(request)
+            while open_ones := [request for request in requests if not request.done]:
                 left = self._deadline - monotonic_s()
                 if left <= 0:
                     asked = open_ones[0]
                     node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
                     raise self._too_late(f"{asked.api.name} is not answered by {node}")
-                self._questions.wait(open_ones, left)
+                self._requests.wait(open_ones, left)
         finally:
-            for question in questions:
-                question.withdraw()
-        failed = [question for question in questions if question.error is not None]
-        for question in failed:
-            assert question.error is not None
-            if question.final:
-                raise question.error
+            for request in requests:
+                request.withdraw()
+        failed = [request for request in requests if request.error is not None]
+        for request in failed:
+            assert request.error is not None
+            if request.final:
+                raise request.error
         if failed:
             assert failed[0].error is not None
             self.failed(failed[0].error)
@@ -325,7 +332,7 @@ class Attempts:
         left = self._deadline - monotonic_s()
         if left <= 0:
             raise self._too_late("there is no time for another attempt")
-        self._questions.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
+        self._requests.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
 
     def refused(self, code: int, what: str, message: str | None = None) -> None:
         """Raises the error of a code, or waits if it may go away. ``message``: the broker's own text."""

@@ -1,4 +1,4 @@
-"""Questions that programs ask brokers: which connection, which response, and what ends them."""
+"""Requests that programs send to brokers: which connection, which response, and what ends them."""
 
 import threading
 import time
@@ -9,8 +9,8 @@ import pytest
 
 from cyproducer import KafkaProducer, errors
 from cyproducer.network import protocol
+from cyproducer.network.application_requests import ApplicationRequest, ApplicationRequests
 from cyproducer.network.connector import encode_api_versions
-from cyproducer.network.questions import Question, Questions
 from cyproducer.wire.messages import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
@@ -35,12 +35,12 @@ def cluster() -> Iterator[ScriptedCluster]:
         yield cluster
 
 
-def asking(producer: KafkaProducer) -> Questions:
-    return producer._runtime.client.questions
+def asking(producer: KafkaProducer) -> ApplicationRequests:
+    return producer._runtime.client.application_requests
 
 
-def describing(name: str, node_id: int | None = None) -> Question:
-    return Question(
+def describing(name: str, node_id: int | None = None) -> ApplicationRequest:
+    return ApplicationRequest(
         DESCRIBE_TRANSACTIONS,
         lambda version, number, client: protocol.encode_describe_transactions(
             version, number, client, [name]
@@ -49,15 +49,17 @@ def describing(name: str, node_id: int | None = None) -> Question:
     )
 
 
-def finding(name: str) -> Question:
-    return Question(
+def finding(name: str) -> ApplicationRequest:
+    return ApplicationRequest(
         FIND_COORDINATOR,
         lambda version, number, client: protocol.encode_find_coordinator(version, number, client, 1, name),
     )
 
 
-def ending(name: str, producer_id: int, node_id: int | None = None, highest: int | None = None) -> Question:
-    return Question(
+def ending(
+    name: str, producer_id: int, node_id: int | None = None, highest: int | None = None
+) -> ApplicationRequest:
+    return ApplicationRequest(
         END_TXN,
         lambda version, number, client: protocol.encode_end_txn(
             version, number, client, name, producer_id, 0, True
@@ -67,23 +69,23 @@ def ending(name: str, producer_id: int, node_id: int | None = None, highest: int
     )
 
 
-def answered(questions: Questions, *asked: Question) -> list[Any]:
+def answered(requests: ApplicationRequests, *asked: ApplicationRequest) -> list[Any]:
     """Asks, waits for all, and returns the responses or errors."""
-    for question in asked:
-        questions.ask(question)
+    for request in asked:
+        requests.send(request)
     deadline = time.monotonic() + WAIT_S
-    while left := [question for question in asked if not question.done]:
+    while left := [request for request in asked if not request.done]:
         assert time.monotonic() < deadline
-        questions.wait(left, WAIT_S)
-    return [question.error or question.response for question in asked]
+        requests.wait(left, WAIT_S)
+    return [request.error or request.response for request in asked]
 
 
-def described(questions: Questions, name: str, node_id: int | None = None) -> str:
+def described(requests: ApplicationRequests, name: str, node_id: int | None = None) -> str:
     """Asks until a broker can be reached; returns the name in the response."""
     response: Any = errors.KafkaConnectionError()
     deadline = time.monotonic() + WAIT_S
     while isinstance(response, errors.KafkaConnectionError) and time.monotonic() < deadline:
-        (response,) = answered(questions, describing(name, node_id))
+        (response,) = answered(requests, describing(name, node_id))
     assert not isinstance(response, BaseException), response
     found: str = response.transactions[0].transactional_id
     return found
@@ -93,17 +95,17 @@ def test_a_broker_is_asked_and_any_other_as_well(cluster: ScriptedCluster) -> No
     with producing(cluster) as producer:
         producer.wait_ready()
         for node_id in (2, 1, 2):
-            question = asking(producer).ask(describing("a", node_id))
-            asking(producer).wait([question], WAIT_S)
-            assert question.response.transactions[0].transactional_id == "a"
-            assert question.node_id == node_id
-            assert question.where == f"127.0.0.1:{cluster.nodes[node_id].port}"
+            request = asking(producer).send(describing("a", node_id))
+            asking(producer).wait([request], WAIT_S)
+            assert request.response.transactions[0].transactional_id == "a"
+            assert request.node_id == node_id
+            assert request.where == f"127.0.0.1:{cluster.nodes[node_id].port}"
         assert described(asking(producer), "b") == "b"
     asked = [received.connection.node.id for received in cluster.received(broker.DESCRIBE_TRANSACTIONS)]
     assert asked[:3] == [2, 1, 2]
 
 
-def test_the_first_question_connects(cluster: ScriptedCluster) -> None:
+def test_the_first_request_connects(cluster: ScriptedCluster) -> None:
     with producing(cluster) as producer:
         assert described(asking(producer), "a") == "a"
 
@@ -113,19 +115,19 @@ def test_responses_are_told_apart_by_connection_and_number(cluster: ScriptedClus
     cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(hold=hold))
     with producing(cluster) as producer:
         producer.wait_ready()
-        questions = [describing(name, node) for node in (1, 2) for name in ("a", "b", "c")]
-        for question in questions:
-            asking(producer).ask(question)
+        requests = [describing(name, node) for node in (1, 2) for name in ("a", "b", "c")]
+        for request in requests:
+            asking(producer).send(request)
         cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 6)
-        assert not all(question.done for question in questions)
+        assert not all(request.done for request in requests)
         hold.set()
-        for question in questions:
-            asking(producer).wait([question], WAIT_S)
-        names = [question.response.transactions[0].transactional_id for question in questions]
+        for request in requests:
+            asking(producer).wait([request], WAIT_S)
+        names = [request.response.transactions[0].transactional_id for request in requests]
     assert names == ["a", "b", "c"] * 2
 
 
-def test_a_transaction_goes_on_beside_questions_of_the_same_kind(cluster: ScriptedCluster) -> None:
+def test_a_transaction_goes_on_beside_requests_of_the_same_kind(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
     ended = threading.Event()
     with producing(cluster, transactional_id="a") as producer:
@@ -149,27 +151,27 @@ def test_a_transaction_goes_on_beside_questions_of_the_same_kind(cluster: Script
             cluster.wait_for_requests(broker.END_TXN, before + 1)
             # Its own EndTxn, of another id, on the same connection.
             end_b = ending("b", 8, node_id)
-            questions = [
+            requests = [
                 end_b,
                 describing("b", node_id),
-                Question(API_VERSIONS, encode_api_versions, node_id=node_id),
+                ApplicationRequest(API_VERSIONS, encode_api_versions, node_id=node_id),
                 finding("b"),
             ]
-            for question in questions:
-                asking(producer).ask(question)
+            for request in requests:
+                asking(producer).send(request)
             cluster.wait_for_requests(broker.END_TXN, before + 2)
             assert not ended.is_set()
             hold.set()
             results = answered(asking(producer), describing("c"))
-            for question in questions:
-                asking(producer).wait([question], WAIT_S)
-            assert [type(question.response).__name__ for question in questions] == [
+            for request in requests:
+                asking(producer).wait([request], WAIT_S)
+            assert [type(request.response).__name__ for request in requests] == [
                 "EndTxnResponse", "DescribeTransactionsResponse", "ApiVersionsResponse",
                 "FindCoordinatorResponse",
             ]  # fmt: skip
-            assert questions[0].response.producer_id == 8
-            assert questions[1].response.transactions[0].transactional_id == "b"
-            assert questions[2].response.finalized_features == {"transaction.version": (2, 2)}
+            assert requests[0].response.producer_id == 8
+            assert requests[1].response.transactions[0].transactional_id == "b"
+            assert requests[2].response.finalized_features == {"transaction.version": (2, 2)}
             assert results[0].transactions[0].transactional_id == "c"
             assert ended.wait(WAIT_S)
             thread.join(WAIT_S)
@@ -177,16 +179,16 @@ def test_a_transaction_goes_on_beside_questions_of_the_same_kind(cluster: Script
     assert len({received.connection for received in cluster.received(broker.END_TXN)}) == 1
 
 
-def test_a_lost_connection_fails_its_questions_and_no_others(cluster: ScriptedCluster) -> None:
+def test_a_lost_connection_fails_its_requests_and_no_others(cluster: ScriptedCluster) -> None:
     with producing(cluster) as producer:
         producer.wait_ready()
         assert [described(asking(producer), "a", node) for node in (1, 2)] == ["a", "a"]
         hold = threading.Event()
         cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(hold=hold))
         one, other = describing("b", 1), describing("b", 2)
-        asking(producer).ask(one)
+        asking(producer).send(one)
         cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 3)
-        asking(producer).ask(other)
+        asking(producer).send(other)
         cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 4)
         cluster.nodes[1].drop_connections()
         asking(producer).wait([one], WAIT_S)
@@ -199,7 +201,7 @@ def test_a_lost_connection_fails_its_questions_and_no_others(cluster: ScriptedCl
         assert described(asking(producer), "c", 1) == "c"
 
 
-def test_a_malformed_response_fails_the_question(cluster: ScriptedCluster) -> None:
+def test_a_malformed_response_fails_the_request(cluster: ScriptedCluster) -> None:
     def cut(frame: bytes) -> bytes:
         return (len(frame) - 6).to_bytes(4, "big") + frame[4:-2]
 
@@ -216,32 +218,35 @@ def test_a_broker_that_is_down_is_an_error_that_may_go_away(cluster: ScriptedClu
         producer.wait_ready()
         described(asking(producer), "a", 1)
         cluster.nodes[2].stop()
-        question = describing("a", 2)
-        (error,) = answered(asking(producer), question)
+        request = describing("a", 2)
+        (error,) = answered(asking(producer), request)
         assert isinstance(error, errors.KafkaConnectionError)
         assert "broker 2 cannot be reached" in str(error)
         assert str(cluster.nodes[2].port) in str(error)
-        assert not question.final
+        assert not request.final
         unknown = describing("a", 77)
         (error,) = answered(asking(producer), unknown)
         assert "broker 77 cannot be reached" in str(error)
 
 
 @pytest.mark.parametrize(
-    ("missing", "question"),
+    ("missing", "make"),
     [
         (broker.DESCRIBE_TRANSACTIONS, lambda: describing("a", 1)),
-        (broker.LIST_TRANSACTIONS, lambda: Question(LIST_TRANSACTIONS, protocol.encode_list_transactions)),
+        (
+            broker.LIST_TRANSACTIONS,
+            lambda: ApplicationRequest(LIST_TRANSACTIONS, protocol.encode_list_transactions),
+        ),
     ],
 )
 def test_a_broker_that_lacks_the_request_is_an_error_that_stays(
-    cluster: ScriptedCluster, missing: int, question: Callable[[], Question]
+    cluster: ScriptedCluster, missing: int, make: Callable[[], ApplicationRequest]
 ) -> None:
     for node in cluster.nodes.values():
         del node.versions[missing]
     with producing(cluster) as producer:
         producer.wait_ready()
-        asked = question()
+        asked = make()
         (error,) = answered(asking(producer), asked)
         assert isinstance(error, errors.UnsupportedVersionError)
         assert f"no {asked.api.name}, which needs Kafka 3.0 or later" in str(error)
@@ -251,10 +256,10 @@ def test_a_broker_that_lacks_the_request_is_an_error_that_stays(
 
 def test_a_text_that_cannot_be_sent_fails_alone(cluster: ScriptedCluster) -> None:
     with producing(cluster) as producer:
-        question = describing("\ud800")
-        (error,) = answered(asking(producer), question)
+        request = describing("\ud800")
+        (error,) = answered(asking(producer), request)
         assert isinstance(error, ValueError)
-        assert question.final
+        assert request.final
         producer.send("t", b"1").get(WAIT_S)
         assert described(asking(producer), "a") == "a"
 
@@ -272,15 +277,15 @@ def test_versions_have_a_limit(cluster: ScriptedCluster) -> None:
     assert versions[-1] == 3
 
 
-def test_a_withdrawn_question_is_not_sent(cluster: ScriptedCluster) -> None:
+def test_a_withdrawn_request_is_not_sent(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
     cluster.act(broker.API_VERSIONS, Act(hold=hold))
     with producing(cluster) as producer:
         cluster.wait_for_requests(broker.API_VERSIONS, 1)
-        question = asking(producer).ask(describing("a"))
-        asking(producer).wait([question], 0.05)
-        assert not question.done
-        question.withdraw()
+        request = asking(producer).send(describing("a"))
+        asking(producer).wait([request], 0.05)
+        assert not request.done
+        request.withdraw()
         hold.set()
         assert described(asking(producer), "b") == "b"
     assert [received.transaction for received in cluster.received(broker.DESCRIBE_TRANSACTIONS)] == [(["b"],)]
@@ -291,42 +296,42 @@ def test_the_wait_is_limited(cluster: ScriptedCluster) -> None:
         producer.wait_ready()
         began = time.monotonic()
         cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(silent=True))
-        question = asking(producer).ask(describing("a"))
-        asking(producer).wait([question], 0.1)
+        request = asking(producer).send(describing("a"))
+        asking(producer).wait([request], 0.1)
         asking(producer).wait((), 0.1)
         assert 0.2 <= time.monotonic() - began < WAIT_S
-        assert not question.done
+        assert not request.done
 
 
-def test_a_bootstrap_connection_stays_until_its_questions_are_answered(cluster: ScriptedCluster) -> None:
+def test_a_bootstrap_connection_stays_until_its_requests_are_answered(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
     cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(hold=hold))
     with producing(cluster) as producer:
         assert producer.partitions_for("t") == {0, 1}
         bootstrap = {received.connection for received in cluster.received(broker.METADATA)}
-        question = asking(producer).ask(describing("a"))
+        request = asking(producer).send(describing("a"))
         (asked,) = cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 1)
         assert asked.connection in bootstrap
         # This makes a connection to a broker, after which bootstrap connections are closed.
         producer.send("t", b"1", partition=0).get(WAIT_S)
         producer.send("t", b"1", partition=1).get(WAIT_S)
-        assert not question.done
+        assert not request.done
         hold.set()
-        asking(producer).wait([question], WAIT_S)
-        assert question.response is not None
+        asking(producer).wait([request], WAIT_S)
+        assert request.response is not None
 
 
 @pytest.mark.slow
-def test_an_idle_connection_stays_until_its_questions_are_answered(cluster: ScriptedCluster) -> None:
+def test_an_idle_connection_stays_until_its_requests_are_answered(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
     with producing(cluster, connections_max_idle_ms=100) as producer:
         producer.wait_ready()
         cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(hold=hold))
-        question = asking(producer).ask(describing("a", 1))
+        request = asking(producer).send(describing("a", 1))
         cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 1)
         threading.Timer(0.5, hold.set).start()
-        asking(producer).wait([question], WAIT_S)
-        assert question.error is None
+        asking(producer).wait([request], WAIT_S)
+        assert request.error is None
         # And not for longer.
         (received,) = cluster.received(broker.DESCRIBE_TRANSACTIONS)
         cluster.wait_for(lambda: received.connection.closed)
@@ -361,13 +366,13 @@ def test_a_coordinator_that_is_not_there_is_not_known(cluster: ScriptedCluster) 
         assert error is not None
 
 
-def test_a_broker_that_a_question_has_found_can_be_asked(cluster: ScriptedCluster) -> None:
+def test_a_broker_that_a_request_has_found_can_be_asked(cluster: ScriptedCluster) -> None:
     cluster.unlisted.add(2)
     with producing(cluster) as producer:
         producer.wait_ready()
         assert "cannot be reached" in str(answered(asking(producer), describing("a", 2))[0])
         cluster.unlisted.clear()
-        brokers = Question(
+        brokers = ApplicationRequest(
             METADATA,
             lambda version, number, client: protocol.encode_metadata(version, number, client, [], False),
         )
@@ -376,7 +381,7 @@ def test_a_broker_that_a_question_has_found_can_be_asked(cluster: ScriptedCluste
         assert described(asking(producer), "a", 2) == "a"
 
 
-def test_refused_credentials_end_a_question() -> None:
+def test_refused_credentials_end_a_request() -> None:
     with (
         ScriptedCluster(sasl=SaslServer()) as cluster,
         producing(
@@ -387,25 +392,25 @@ def test_refused_credentials_end_a_question() -> None:
             sasl_plain_password="wrong",
         ) as producer,
     ):
-        for question in (describing("a"), describing("a", 1)):
-            (error,) = answered(asking(producer), question)
+        for request in (describing("a"), describing("a", 1)):
+            (error,) = answered(asking(producer), request)
             assert isinstance(error, errors.SaslAuthenticationFailedError)
-            assert question.final
+            assert request.final
 
 
 def test_closing_ends_the_wait(cluster: ScriptedCluster) -> None:
     cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(silent=True))
     with producing(cluster) as producer:
         producer.wait_ready()
-        question = asking(producer).ask(describing("a"))
+        request = asking(producer).send(describing("a"))
         cluster.wait_for_requests(broker.DESCRIBE_TRANSACTIONS, 1)
         threading.Timer(0.1, lambda: producer.close(0)).start()
         began = time.monotonic()
-        asking(producer).wait([question], WAIT_S)
-        assert isinstance(question.error, errors.KafkaConnectionError)
+        asking(producer).wait([request], WAIT_S)
+        assert isinstance(request.error, errors.KafkaConnectionError)
         with pytest.raises(errors.ProducerClosedError):
             asking(producer).wait((), WAIT_S)
         assert time.monotonic() - began < WAIT_S / 2
-        late = asking(producer).ask(describing("b"))
+        late = asking(producer).send(describing("b"))
         with pytest.raises(errors.ProducerClosedError):
             asking(producer).wait([late], WAIT_S)
