@@ -1717,7 +1717,7 @@ MUTANTS = [
     Mutant(
         "given-up-look-up-still-named",
         "cyproducer/network/connector.py",
-        "        self._forget_questions(node_id)\n        error = errors.Name",
+        "        self._forget_look_ups(node_id)\n        error = errors.Name",
         "        error = errors.Name",
         (
             "tests/producer/test_producer_connections.py::test_errors_name_a_look_up_once_however_often_it_was_given_up",
@@ -1726,7 +1726,7 @@ MUTANTS = [
     Mutant(
         "stale-questions-after-drop",
         "cyproducer/network/connector.py",
-        "        self._forget_questions(node_id)\n        for connection in [each",
+        "        self._forget_look_ups(node_id)\n        for connection in [each",
         "        for connection in [each",
         (
             "tests/network/test_dropped_look_ups.py::test_the_look_up_of_a_broker_that_is_dropped_is_no_longer_named_nor_used",
@@ -2064,8 +2064,8 @@ MUTANTS = [
     Mutant(
         "broken-connection-waited-for",
         "cyproducer/network/transaction_client.py",
-        "            self.asked_on = None\n            self.machine.on_no_response(cause, now_ms)\n",
-        "            self.asked_on = None\n",
+        "        self.machine.on_no_response(cause, now_ms)\n",
+        "",
         ("tests/network/test_transaction_client.py::test_a_connection_that_is_cut_at_a_request",),
     ),
     Mutant(
@@ -2103,14 +2103,14 @@ MUTANTS = [
     Mutant(
         "level-kept-for-all-calls",
         "cyproducer/network/coordinators.py",
-        "                if now_s - asked_s <= LEVEL_AGE_S and question.error is None:\n",
-        "                if question.error is None:\n",
+        "                if now_s - asked_s <= LEVEL_AGE_S and sent.error is None:\n",
+        "                if sent.error is None:\n",
         ("tests/producer/test_transaction_admin.py::test_the_level_is_that_of_the_moment",),
     ),
     Mutant(
         "level-asked-for-each",
         "cyproducer/network/coordinators.py",
-        "                levels[call.coordinator] = pending.question, now_s\n",
+        "                levels[call.coordinator] = pending.sent, now_s\n",
         "                pass\n",
         ("tests/producer/test_transaction_admin.py::test_the_level_is_asked_for_once_for_many",),
     ),
@@ -2145,7 +2145,7 @@ MUTANTS = [
     Mutant(
         "broker-without-an-answer-left-out",
         "cyproducer/network/coordinators.py",
-        'failure = errors.KafkaTimeoutError(f"{question.api.name} is not answered by {asked}")\n',
+        'failure = errors.KafkaTimeoutError(f"{request.api.name} is not answered by {asked}")\n',
         "pass\n",
         ("tests/producer/test_transaction_admin.py::test_a_broker_that_does_not_list_is_no_empty_list",),
     ),
@@ -2395,8 +2395,8 @@ MUTANTS = [
     ),
     Mutant(
         "late-creation-not-withdrawn",
-        "cyproducer/network/reading.py",
-        "                question.withdraw()\n",
+        "cyproducer/network/application_requests.py",
+        "                request.withdraw()\n",
         "                pass\n",
         ("tests/network/test_reading.py::test_what_was_not_sent_before_the_deadline_is_not_sent_later",),
     ),
