@@ -27,7 +27,7 @@ from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
-from cyproducer.network.pending_requests import Decode
+from cyproducer.network.protocol import Decode
 from cyproducer.network.sender import Sender
 from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
 from cyproducer.wire.schema import Api

@@ -25,7 +25,7 @@ from cyproducer.network import protocol
 from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
-from cyproducer.network.pending_requests import DECODERS, Decode, OnBroken, OnResponse, PendingRequest
+from cyproducer.network.pending_requests import OnBroken, OnResponse, PendingRequest
 from cyproducer.network.sender import Sender
 from cyproducer.network.stages import Stage, Waiting
 from cyproducer.user_thread import Log
@@ -668,7 +668,7 @@ class Connector:
         on_response: OnResponse,
         on_broken: OnBroken = lambda connection, cause, now_ms: None,
         *,
-        decode: Decode | None = None,
+        decode: protocol.Decode | None = None,
     ) -> None:
         """Sends a request. Calls either ``on_response`` or ``on_broken``, once.
 
@@ -687,7 +687,7 @@ class Connector:
         """
         connection.send(api.key, version, number, frame, self._clock.monotonic_ns())
         connection.pending[number] = PendingRequest(
-            api, version, decode or DECODERS[api], on_response, on_broken
+            api, version, decode or protocol.DECODERS[api], on_response, on_broken
         )
         self._sender.flush_connection(connection)
 

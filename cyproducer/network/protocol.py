@@ -6,7 +6,7 @@ relies on, and the shape of responses that is handier than the one on the wire. 
 correlation id. Every function is pure and may be called from any thread.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -60,7 +60,10 @@ from cyproducer.wire.responses import (
     TransactionListing,
     TxnOffsetCommitResponse,
 )
-from cyproducer.wire.schema import Frame, Message
+from cyproducer.wire.schema import Api, Frame, Message
+
+Decode = Callable[[int, Frame], Any]
+"""Makes a response from its version and its frame."""
 
 UNSUPPORTED_VERSION = 35
 """A broker sends this error in version 0, whatever version was requested (KIP-511)."""
@@ -673,6 +676,26 @@ def decode_sasl_authenticate(version: int, frame: Frame) -> SaslAuthenticateResp
     """Decodes a SaslAuthenticate response v0-v2."""
     return SaslAuthenticateResponse(*SASL_AUTHENTICATE.decode_response(version, frame))
 
+
+DECODERS: dict[Api, Decode] = {
+    API_VERSIONS: decode_api_versions,
+    SASL_HANDSHAKE: decode_sasl_handshake,
+    SASL_AUTHENTICATE: decode_sasl_authenticate,
+    METADATA: decode_metadata,
+    INIT_PRODUCER_ID: decode_init_producer_id,
+    FIND_COORDINATOR: decode_find_coordinator,
+    ADD_PARTITIONS_TO_TXN: decode_add_partitions_to_txn,
+    ADD_OFFSETS_TO_TXN: decode_add_offsets_to_txn,
+    TXN_OFFSET_COMMIT: decode_txn_offset_commit,
+    END_TXN: decode_end_txn,
+    DESCRIBE_TRANSACTIONS: decode_describe_transactions,
+    LIST_TRANSACTIONS: decode_list_transactions,
+    FETCH: decode_fetch,
+    LIST_OFFSETS: decode_list_offsets,
+    CREATE_TOPICS: decode_create_topics,
+    DESCRIBE_CONFIGS: decode_describe_configs,
+}
+"""API -> the decoder of its response. That of Produce is in C."""
 
 _GREETINGS = (
     (b"HTTP", "an HTTP server"),

@@ -8,13 +8,12 @@ import pytest
 
 from cyproducer.accumulator.metric_snapshot import PEAK_NAMES, SUM_NAMES, TIMED_NAMES
 from cyproducer.config import ProducerConfig
-from cyproducer.control import apis
 from cyproducer.control.partitioners import BUILT_IN
-from cyproducer.network import protocol
-from cyproducer.network.pending_requests import DECODERS
+from cyproducer.network.protocol import DECODERS
 from cyproducer.observability import definitions
 from cyproducer.records.codecs import CODECS, Codec
 from cyproducer.records.compression import compressor_for
+from cyproducer.wire.messages import CLIENT, PRODUCE
 from tools.harness.rig import Rig
 
 # Its constants have no stub.
@@ -61,14 +60,4 @@ def test_the_sizes_of_the_lists_of_counters_stand_behind_them() -> None:
 
 
 def test_each_response_is_decoded() -> None:
-    assert set(DECODERS) == {*apis.APIS} - {apis.PRODUCE}
-
-
-def test_each_api_has_an_encoder_a_decoder_and_a_response_type() -> None:
-    for api in apis.APIS:
-        if api is apis.PRODUCE:
-            continue  # network/produce_codec, which is C
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower()
-        assert callable(getattr(protocol, f"encode_{name}"))
-        assert callable(getattr(protocol, f"decode_{name}"))
-        assert hasattr(apis, f"{api.name}Response")
+    assert set(DECODERS) == {*CLIENT} - {PRODUCE}
