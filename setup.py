@@ -78,7 +78,7 @@ def extensions() -> list[Extension]:
             Extension(
                 ".".join(relative.with_suffix("").parts),
                 [str(relative)],
-                include_dirs=["cyproducer/base", "cyproducer/records", "cyproducer/network"],
+                include_dirs=["cyproducer/base", "cyproducer/records", "cyproducer/net"],
                 define_macros=macros,
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,

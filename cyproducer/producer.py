@@ -3,7 +3,7 @@
 Owns the options, closing, and the contract of the public methods. Does not own sending (``callers``), the
 accumulator, the sender or the threads (``runtime``). ``docs/design.md`` follows a record through all of them.
 
-Every method is thread-safe. ``forking.py`` says what a fork does to a producer.
+Every method is thread-safe. ``_process_hooks.py`` says what a fork does to a producer.
 """
 
 import logging
@@ -14,30 +14,30 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
-from cyproducer import errors, forking
+from cyproducer import _process_hooks, errors
+from cyproducer._producer_transactions import TransactionalCalls
+from cyproducer._runtime import Runtime, close_all, disown_all, finish
 from cyproducer.base.durations import duration
 from cyproducer.base.forks import ensure_own_process
-from cyproducer.base.hubs import RLock
-from cyproducer.base.missing import Missing, without_missing
-from cyproducer.base.words import counted, line_prefix
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
+from cyproducer.base.greenlets import RLock
+from cyproducer.base.removed_attribute import Missing, without_missing
+from cyproducer.base.text import counted, line_prefix
+from cyproducer.base.user_thread import DRAIN_S, user_thread
 from cyproducer.config import DEFAULTS, ProducerConfig, hide, shown_option
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.records.topic_names import legal_topic
-from cyproducer.runtime import Runtime, close_all, disown_all, finish
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord as ProducerRecord
-from cyproducer.transactional import TransactionalCalls
-from cyproducer.user_thread import DRAIN_S, user_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from cyproducer._send_async import Line
     from cyproducer.observability.registry import Metric, MetricName
-    from cyproducer.send_async import Line
     from cyproducer.types import Headers, K, ProducerOptions, V
 else:
     # Type variables, for checkers. At run time nothing looks at them.
@@ -67,8 +67,8 @@ def _aiokafkas(method: str, advice: str) -> Missing:
     )
 
 
-forking.in_child(_in_child)
-forking.at_exit(close_all)
+_process_hooks.in_child(_in_child)
+_process_hooks.at_exit(close_all)
 
 
 class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
@@ -163,7 +163,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
                 # Not at exit: close_all() closes all producers then, at the same time.
                 self._finalizer = weakref.finalize(self, finish, runtime)
                 self._finalizer.atexit = False
-                forking.watch_worker_exit()
+                _process_hooks.watch_worker_exit()
             transactions = runtime.client.transactions
             if self._extensions is not None:
                 self._extensions.use(runtime.client)
@@ -209,7 +209,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         partitioners run on the loop's thread.
         """
         # Imported here: asyncio would double the import time of this package.
-        from cyproducer.send_async import send_async
+        from cyproducer._send_async import send_async
 
         # A copy: the caller may change the list meanwhile. What is no list of pairs is refused later.
         pairs: Any = headers

@@ -16,8 +16,8 @@ except ImportError as error:
         "cyproducer.prometheus needs the package prometheus_client: pip install 'cyproducer[prometheus]'"
     ) from error
 
+from cyproducer._open_producers import Watched, numbered
 from cyproducer.accumulator.metric_snapshot import Reading
-from cyproducer.live import Watched, numbered
 from cyproducer.observability.definitions import Host
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Export, Form
 from cyproducer.producer import KafkaProducer

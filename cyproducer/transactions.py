@@ -1,7 +1,7 @@
 """Transactions from the outside: ends prepared ones in any process, finds open ones, and aborts them.
 
 Owns the public calls and the connections of ``TransactionAdmin``. Does not own what an answer means
-(``control/ending``) or who is asked (``network/coordinators``).
+(``control/transaction_ending``) or who is asked (``clients/transaction_admin``).
 
 ``commit()``, ``abort()`` and the others open connections and close them again. ``TransactionAdmin`` keeps
 them, for programs that call often: opening them takes longer than a call. All of it is thread-safe.
@@ -15,10 +15,16 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cyproducer import errors
+from cyproducer._runtime import Runtime, finish
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
+from cyproducer.base.user_thread import DRAIN_S, user_thread
+from cyproducer.clients.topic_admin import Reading
+from cyproducer.clients.transaction_admin import Coordinators
 from cyproducer.config import ProducerConfig, hide, option_name
-from cyproducer.control.ending import (
+from cyproducer.control.partitioners import resolve_partitioner
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_ending import (
     ONGOING,
     Describing,
     Ended,
@@ -26,13 +32,7 @@ from cyproducer.control.ending import (
     EndingIdentity,
     Outcome,
 )
-from cyproducer.control.partitioners import resolve_partitioner
-from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.network.coordinators import Coordinators
-from cyproducer.network.reading import Reading
-from cyproducer.runtime import Runtime, finish
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from cyproducer.user_thread import DRAIN_S, user_thread
 from cyproducer.wire.responses import TransactionListing
 
 __all__ = [
@@ -206,7 +206,7 @@ class TransactionAdmin:
     def _end_identity(
         self, transactional_id: str, producer_id: int, epoch: int, timeout: float | None = None
     ) -> bool:
-        """Ends an identity; returns whether it was valid. See ``control/ending.EndingIdentity``."""
+        """Ends an identity; returns whether it was valid. See ``EndingIdentity``."""
         deadline, seconds = self._deadline(timeout)
         prepared = PreparedTransaction(transactional_id, producer_id, epoch, 2, False, {})
         call = EndingIdentity(prepared, False, False, self._backoff, random.random)

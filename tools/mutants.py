@@ -110,7 +110,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-look-after-a-backlog",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            if cyp_load64(&self.accumulator.pool.in_use) >= MOST_KEPT:\n",
         "            if False:\n",
         ("tests/producer/test_memory.py",),
@@ -250,7 +250,7 @@ MUTANTS = [
     ),
     Mutant(
         "accounted-before-failed",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         """\
         if not b.abandoned:
             delivery_fail(b.delivery, error)
@@ -295,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         "last-parked-deadline",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         "        before = before.prev_waiting\n",
         "        break\n",
         (
@@ -312,7 +312,7 @@ MUTANTS = [
     ),
     Mutant(
         "parked-for-no-time",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "                    expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)\n",
         "                    expiry = acc.clock.now_ns()\n",
         ("tests/accumulator/test_parked_records.py::test_a_parked_record_expires_after_max_block_ms",),
@@ -326,10 +326,10 @@ MUTANTS = [
     ),
     Mutant(
         "value-kept-where-key-is-wrong",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "            let_go(&held_value)\n            let_go(&held_key)\n",
         "            let_go(&held_key)\n",
-        ("tests/callers/test_send_path.py::test_a_buffer_is_released_if_another_argument_is_invalid",),
+        ("tests/send/test_send_path.py::test_a_buffer_is_released_if_another_argument_is_invalid",),
     ),
     Mutant(
         "lingers-end-one-by-one",
@@ -371,21 +371,21 @@ MUTANTS = [
     ),
     Mutant(
         "overtakes-the-old-leader",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         "    p.recovering = p.in_flight > 0\n",
         "",
         ("tests/accumulator/test_delivery_order.py::test_batches_in_flight_to_the_old_leader_come_first",),
     ),
     Mutant(
         "known-to-the-new-topic",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         "        t.partitions[i].known = 0\n",
         "",
         ("tests/network/test_idempotent_sender.py::test_a_recreated_topic_does_not_know_the_producer",),
     ),
     Mutant(
         "accepted-rows-untold",
-        "cyproducer/callers/bulk_path.pyx",
+        "cyproducer/send/bulk_path.pyx",
         "error.accepted = segments.rows",
         "error.accepted = 0",
         (
@@ -394,14 +394,14 @@ MUTANTS = [
     ),
     Mutant(
         "granted-memory-lost",
-        "cyproducer/callers/bulk_path.pyx",
+        "cyproducer/send/bulk_path.pyx",
         "            s.grant = s.out.need\n",
         "",
         ("tests/futures/test_bulk_future.py::test_a_call_waits_for_free_memory_and_keeps_the_order",),
     ),
     Mutant(
         "one-partition-too-many",
-        "cyproducer/callers/bulk_path.pyx",
+        "cyproducer/send/bulk_path.pyx",
         "        if source.partition >= partitions:\n",
         "        if source.partition > partitions:\n",
         (
@@ -417,35 +417,35 @@ MUTANTS = [
     ),
     Mutant(
         "buffer-kept-with-its-batch",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "        self.pool.release(b.data, b.capacity)\n        delivery_release",
         "        self.pool.unreserve(b.capacity)\n        delivery_release",
         ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
         "headers-kept",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "            if encoded.start != NULL:\n                free(encoded.start)\n",
         "",
         ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
         "forgotten-with-a-queue",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         "        p.first == NULL and p.in_flight == 0",
         "        p.in_flight == 0",
         ("tests/accumulator/test_forgotten_topics.py::test_a_topic_with_batches_under_way_is_not_forgotten",),
     ),
     Mutant(
         "forgotten-while-backing-off",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         " and p.retry_at_ns == 0 and p.gate == GATE_OPEN",
         " and p.gate == GATE_OPEN",
         ("tests/accumulator/test_forgotten_topics.py::test_a_topic_with_batches_under_way_is_not_forgotten",),
     ),
     Mutant(
         "forgotten-while-held-back",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         " and p.gate == GATE_OPEN",
         "",
         (
@@ -465,7 +465,7 @@ MUTANTS = [
     ),
     Mutant(
         "one-deadline-for-all-rows",
-        "cyproducer/callers/bulk_path.pyx",
+        "cyproducer/send/bulk_path.pyx",
         "if s.row > before or deadline == 0:",
         "if deadline == 0:",
         (
@@ -497,7 +497,7 @@ MUTANTS = [
     # Network
     Mutant(
         "read-after-free",
-        "cyproducer/network/produce_response.pyx",
+        "cyproducer/sender/produce_response.pyx",
         """\
     cdef int64_t first_record = b.first_record
     sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
@@ -512,7 +512,7 @@ MUTANTS = [
     ),
     Mutant(
         "partly-is-written",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = True",
         (
@@ -539,7 +539,7 @@ MUTANTS = [
     ),
     Mutant(
         "renewal-fails-parked-records",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "            and not was_accepted(connection)\n",
         "",
         (
@@ -549,7 +549,7 @@ MUTANTS = [
     ),
     Mutant(
         "credentials-late-before-they-are-due",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "max(authentication.ends_at_ms, authentication.may_begin_ms())",
         "authentication.ends_at_ms",
         (
@@ -559,7 +559,7 @@ MUTANTS = [
     ),
     Mutant(
         "refused-as-another-node",
-        "cyproducer/control/connections.py",
+        "cyproducer/control/node_states.py",
         "            self._refused[node.host, node.port] = now_ms + delay_ms\n",
         "            pass\n",
         (
@@ -569,7 +569,7 @@ MUTANTS = [
     ),
     Mutant(
         "refused-and-tried-again-soon",
-        "cyproducer/control/connections.py",
+        "cyproducer/control/node_states.py",
         "            delay_ms = max(delay_ms, self._refused_backoff.delay_ms(1, self._random))\n",
         "            pass\n",
         (
@@ -579,7 +579,7 @@ MUTANTS = [
     ),
     Mutant(
         "accepted-and-still-refused",
-        "cyproducer/control/connections.py",
+        "cyproducer/control/node_states.py",
         "        self._refused.pop((node.host, node.port), None)\n",
         "",
         (
@@ -589,7 +589,7 @@ MUTANTS = [
     ),
     Mutant(
         "forgotten-while-waited-for",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "            self._metadata.touch(self._sender.parked_topics(), now_ms)\n",
         "",
         ("tests/network/test_missing_topics.py::test_a_topic_that_a_record_waits_for_is_not_forgotten",),
@@ -606,7 +606,7 @@ MUTANTS = [
     ),
     Mutant(
         "asked-for-ever",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "            self._sender.forget_topic(name)\n            self._asked.discard(name)\n",
         "            self._sender.forget_topic(name)\n",
         (
@@ -616,7 +616,7 @@ MUTANTS = [
     ),
     Mutant(
         "sleeps-through-lingers",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))\n",
         "            pass\n",
         (
@@ -626,28 +626,28 @@ MUTANTS = [
     ),
     Mutant(
         "gathers-for-the-dead",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            transport.node.answered = transport.node.sent\n",
         "",
         ("tests/accumulator/test_record_accumulator.py::test_gathering_ends_when_the_connection_breaks",),
     ),
     Mutant(
         "writes-for-ever",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "                r = connection.transport.first_out\n",
         "                continue\n",
         ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_finish_times_out_with_acks_0",),
     ),
     Mutant(
         "leaves-without-a-word",
-        "cyproducer/network/loop_ownership.pyx",
+        "cyproducer/sender/loop_ownership.pyx",
         "        if not idle:\n            wake_sender(&sender.waker)\n",
         "",
         ("tests/network/test_loop_ownership.py",),
     ),
     Mutant(
         "held-back-for-good",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "        return 0\n    sender.accumulator.fail(b, decision.verdict.error)\n"
         "    return batch_progress(sender, p, -1)\n",
         "        return 0\n    sender.accumulator.fail(b, decision.verdict.error)\n    return 0\n",
@@ -863,7 +863,7 @@ MUTANTS = [
     ),
     Mutant(
         "async-seals-no-batch",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "                if out.sealing != NULL:\n"
         "                    acc.seal(out.sealing)\n"
         "                if result == NEED_MEMORY:\n",
@@ -871,30 +871,30 @@ MUTANTS = [
         "                    acc.seal(out.sealing)\n"
         "                if result == NEED_MEMORY:\n",
         (
-            "tests/callers/test_batch_boundaries.py::test_a_batch_that_is_closed_for_lack_of_memory_is_compressed_and_sent",
+            "tests/send/test_batch_boundaries.py::test_a_batch_that_is_closed_for_lack_of_memory_is_compressed_and_sent",
         ),
     ),
     Mutant(
         "joined-rows-raise-no-timestamp",
-        "cyproducer/callers/bulk_append.pyx",
+        "cyproducer/send/bulk_append.pyx",
         "    if timestamp_ms > b.max_timestamp:\n"
         "        b.max_timestamp = timestamp_ms\n"
         "    b.size = p - b.data\n",
         "    b.size = p - b.data\n",
         (
-            "tests/callers/test_batch_boundaries.py::test_rows_that_join_an_earlier_batch_raise_its_max_timestamp",
+            "tests/send/test_batch_boundaries.py::test_rows_that_join_an_earlier_batch_raise_its_max_timestamp",
         ),
     ),
     Mutant(
         "error-text-decoded-strictly",
-        "cyproducer/network/produce_response.pyx",
+        "cyproducer/sender/produce_response.pyx",
         '        message = printable(o.message[:o.message_size].decode("utf-8", "replace"))\n',
         '        message = printable(o.message[:o.message_size].decode("utf-8"))\n',
         ("tests/network/test_error_texts.py::test_an_error_message_that_is_not_utf_8_reaches_the_future",),
     ),
     Mutant(
         "writing-is-no-use",
-        "cyproducer/network/transport.pyx",
+        "cyproducer/net/transport.pyx",
         "        transport.last_used_ns = now\n        transport.traffic.out_bytes += n\n",
         "        transport.traffic.out_bytes += n\n",
         ("tests/network/test_connection_use.py::test_writing_is_use_of_a_connection_that_gets_no_responses",),
@@ -962,14 +962,14 @@ MUTANTS = [
     ),
     Mutant(
         "falsy-plugin-dropped",
-        "cyproducer/config/values.py",
+        "cyproducer/config/option_kinds.py",
         '        if value is None or value == "":\n            return ()',
         "        if not value:\n            return ()",
         ("tests/config/test_falsy_plugins.py::test_an_empty_collection_of_methods_is_a_plugin",),
     ),
     Mutant(
         "misspelt-hook-of-an-interceptor-kept",
-        "cyproducer/config/values.py",
+        "cyproducer/config/option_kinds.py",
         "            if hooks and missing:\n",
         "            if False:\n",
         ("tests/project/test_typing.py::test_a_mistake_raises_at_run_time",),
@@ -992,7 +992,7 @@ MUTANTS = [
     ),
     Mutant(
         "number-of-a-closed-producer-kept",
-        "cyproducer/live.py",
+        "cyproducer/_open_producers.py",
         "other == name and not (isinstance(holder, Runtime) and holder.closed)",
         "other == name",
         (
@@ -1002,7 +1002,7 @@ MUTANTS = [
     ),
     Mutant(
         "mock-producers-exposed",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         " and one.thread.ident is not None",
         "",
         ("tests/observability/test_prometheus.py::test_a_mock_producer_is_not_exposed",),
@@ -1055,7 +1055,7 @@ MUTANTS = [
     ),
     Mutant(
         "ended-thread-still-current",
-        "cyproducer/user_thread.py",
+        "cyproducer/base/user_thread.py",
         "            self._ident = 0\n            running.release()",
         "            running.release()",
         (
@@ -1064,7 +1064,7 @@ MUTANTS = [
     ),
     Mutant(
         "relative-time-of-emitting",
-        "cyproducer/user_thread.py",
+        "cyproducer/base/log.py",
         "    record.relativeCreated -= (record.created - created) * 1000\n",
         "",
         (
@@ -1082,7 +1082,7 @@ MUTANTS = [
     ),
     Mutant(
         "refused-record-without-topic",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "future = refused_future(str(topic), error, -1)",
         'future = refused_future("", error, -1)',
         ("tests/producer/test_rare_arguments.py::test_a_record_that_send_all_refuses_fails_with_its_topic",),
@@ -1110,7 +1110,7 @@ MUTANTS = [
     ),
     Mutant(
         "keyed-before-serializing",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "                and key_bytes is None\n",
         "                and key is None\n",
         (
@@ -1119,21 +1119,21 @@ MUTANTS = [
     ),
     Mutant(
         "no-position-is-a-position",
-        "cyproducer/offsets.py",
+        "cyproducer/_consumer_offsets.py",
         "        if not isinstance(offset, int) or offset != _OFFSET_INVALID:\n",
         "        if True:\n",
         ("tests/producer/test_offsets.py::test_entries_without_a_position_are_left_out_of_a_list",),
     ),
     Mutant(
         "position-of-another-partition",
-        "cyproducer/offsets.py",
+        "cyproducer/_consumer_offsets.py",
         ' and not hasattr(value, "partition")',
         "",
         ("tests/producer/test_offsets.py::test_a_wrong_value_is_refused_with_its_partition",),
     ),
     Mutant(
         "record-as-position",
-        "cyproducer/offsets.py",
+        "cyproducer/_consumer_offsets.py",
         '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
         "[getattr(value, name, _MISSING)",
         '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
@@ -1142,7 +1142,7 @@ MUTANTS = [
     ),
     Mutant(
         "first-generation-is-not-fenced",
-        "cyproducer/offsets.py",
+        "cyproducer/_consumer_offsets.py",
         "    return group.generation_id >= 0 or",
         "    return group.generation_id > 0 or",
         ("tests/producer/test_offsets.py::test_only_a_member_can_be_fenced",),
@@ -1267,7 +1267,7 @@ MUTANTS = [
     ),
     Mutant(
         "backoff-cut-short",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "        if retry_at_ns > p.retry_at_ns:\n            p.retry_at_ns = retry_at_ns\n",
         "        p.retry_at_ns = retry_at_ns\n",
         (
@@ -1276,7 +1276,7 @@ MUTANTS = [
     ),
     Mutant(
         "flush-forgets-parked",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "                            placed = True\n                            target = a.next_id",
         "                            placed = True",
         (
@@ -1337,7 +1337,7 @@ MUTANTS = [
     ),
     Mutant(
         "sequences-of-an-older-epoch-kept",
-        "cyproducer/accumulator/topology.pyx",
+        "cyproducer/accumulator/partition_table.pyx",
         "        if p.producer_id == a.producer_id and p.producer_epoch == "
         "a.producer_epoch:\n            out.next",
         "        if p.producer_id == a.producer_id:\n            out.next",
@@ -1470,21 +1470,21 @@ MUTANTS = [
     ),
     Mutant(
         "asks-the-same-version-again",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "min(highest, version - 1)",
         "highest",
         ("tests/network/test_handshake_versions.py::test_a_rejected_version_is_not_asked_for_again",),
     ),
     Mutant(
         "socket-kept-when-connect-fails",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "        except BaseException:\n            sock.close()\n            raise\n        return sock",
         "        except BaseException:\n            raise\n        return sock",
         ("tests/network/test_socket_setup.py::test_a_socket_whose_connect_fails_at_once_is_closed",),
     ),
     Mutant(
         "buffers-swapped",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "(self._config.send_buffer_bytes, socket.SO_SNDBUF),\n"
         "                (self._config.receive_buffer_bytes, socket.SO_RCVBUF)",
         "(self._config.send_buffer_bytes, socket.SO_RCVBUF),\n"
@@ -1493,21 +1493,21 @@ MUTANTS = [
     ),
     Mutant(
         "lines-held-back-lost-at-close",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "        self._log_limit.flush(math.inf)\n",
         "",
         ("tests/network/test_waits_and_the_end.py::test_closing_logs_what_the_limit_of_log_lines_held_back",),
     ),
     Mutant(
         "wait-ready-past-close",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "if left <= 0 or self._fatal is not None:",
         "if left <= 0:",
         ("tests/network/test_waits_and_the_end.py::test_closing_ends_a_wait_for_the_first_broker",),
     ),
     Mutant(
         "stale-topic-error",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "        with self._changed:\n            self._topic_errors.pop(name, None)\n",
         "",
         (
@@ -1516,28 +1516,28 @@ MUTANTS = [
     ),
     Mutant(
         "id-backoff-never-reset",
-        "cyproducer/network/producer_id.py",
+        "cyproducer/clients/producer_id.py",
         "            self._refusals = 0\n            self._idem",
         "            self._idem",
         ("tests/network/test_producer_id_retries.py::test_the_backoff_begins_anew_after_an_id_was_granted",),
     ),
     Mutant(
         "lacking-broker-kept",
-        "cyproducer/network/producer_id.py",
+        "cyproducer/clients/producer_id.py",
         "        self._ask_again(error, now_ms)\n        self._sender.close_connection(connection, error)",
         "        self._ask_again(error, now_ms)",
         ("tests/network/test_producer_id_retries.py::test_a_connection_to_a_broker_without_ids_is_closed",),
     ),
     Mutant(
         "each-wait-its-own-time",
-        "cyproducer/send_async.py",
+        "cyproducer/_send_async.py",
         "left_s = max(0.0, deadline - monotonic_s())",
         "left_s = producer.config.max_block_ms / 1000",
         ("tests/producer/test_send_async_waits.py::test_all_waits_of_one_call_share_max_block_ms",),
     ),
     Mutant(
         "refused-topic-raises",
-        "cyproducer/send_async.py",
+        "cyproducer/_send_async.py",
         "        except BrokerResponseError as error:\n            producer._note_refused(error)",
         "        except KeyError as error:\n            producer._note_refused(error)",
         (
@@ -1546,7 +1546,7 @@ MUTANTS = [
     ),
     Mutant(
         "pipe-blocks",
-        "cyproducer/base/channel.py",
+        "cyproducer/base/wakeup_fd.py",
         "    for fd in fds:\n        os.set_blocking(fd, False)\n    return fds",
         "    return fds",
         (
@@ -1555,7 +1555,7 @@ MUTANTS = [
     ),
     Mutant(
         "one-failing-close-ends-all",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "        except Exception:\n            # The next producer",
         "        except KeyError:\n            # The next producer",
         (
@@ -1564,7 +1564,7 @@ MUTANTS = [
     ),
     Mutant(
         "start-fails-halfway",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "        except BaseException:\n            self.close(0)\n            raise",
         "        except BaseException:\n            raise",
         (
@@ -1573,7 +1573,7 @@ MUTANTS = [
     ),
     Mutant(
         "flush-time-spent-twice",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "left = max(0.0, deadline - monotonic_s())\n        patience",
         "left = timeout_s\n        patience",
         (
@@ -1582,7 +1582,7 @@ MUTANTS = [
     ),
     Mutant(
         "end-awaited-once",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "            waits = waits + 1 if left == before else 1\n",
         "            waits += 1\n",
         (
@@ -1591,7 +1591,7 @@ MUTANTS = [
     ),
     Mutant(
         "second-close-awaits-once",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "            if not acquire(timeout_s) and not self._await_end(acquire):\n",
         "            if not acquire(timeout_s):\n",
         (
@@ -1607,14 +1607,14 @@ MUTANTS = [
     ),
     Mutant(
         "sender-error-unnamed",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         '            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")\n',
         "            pass\n",
         ("tests/producer/test_sender_failure.py::test_records_of_a_sender_that_failed_name_its_error",),
     ),
     Mutant(
         "control-error-keeps-connection",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            self.close_connection(connection, KafkaConnectionError(\n"
         '                f"{connection.where}: {type(error).__name__}: {error}"\n'
         "            ))\n",
@@ -1625,14 +1625,14 @@ MUTANTS = [
     ),
     Mutant(
         "control-plane-retries-in-an-hour",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            delay_ms = 1000.0\n",
         "            delay_ms = 3.6e6\n",
         ("tests/network/test_failing_control_plane.py::test_a_tick_that_fails_is_repeated_after_a_second",),
     ),
     Mutant(
         "abort-forgets-ambiguous",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "self.accumulator.fail(b, unknown if b.ambiguous else absent)",
         "self.accumulator.fail(b, absent)",
         (
@@ -1641,7 +1641,7 @@ MUTANTS = [
     ),
     Mutant(
         "abandon-says-absent",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "self.accumulator.abandon(b, unknown)",
         "self.accumulator.abandon(b, absent)",
         (
@@ -1650,7 +1650,7 @@ MUTANTS = [
     ),
     Mutant(
         "decision-error-says-absent",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "error=told(problem, True), maybe_written=True)",
         "error=told(problem, False), maybe_written=True)",
         (
@@ -1659,21 +1659,21 @@ MUTANTS = [
     ),
     Mutant(
         "refused-record-without-a-text",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "{place: text or message for place",
         "{place: text for place",
         ("tests/network/test_error_texts.py::test_a_refused_record_without_a_text_has_that_of_its_batch",),
     ),
     Mutant(
         "backoff-without-timer",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "    sender.next_control_ns = min(sender.next_control_ns, p.retry_at_ns)\n",
         "",
         ("tests/network/test_retry_timers.py::test_a_backoff_ends_in_time_though_nothing_else_is_due",),
     ),
     Mutant(
         "leaders-error-ends-the-sender",
-        "cyproducer/network/produce_response.pyx",
+        "cyproducer/sender/produce_response.pyx",
         '    except Exception:\n        log.exception("applying the leaders',
         '    except KeyError:\n        log.exception("applying the leaders',
         (
@@ -1682,7 +1682,7 @@ MUTANTS = [
     ),
     Mutant(
         "peak-is-last",
-        "cyproducer/network/transport.pyx",
+        "cyproducer/net/transport.pyx",
         "max(transport.traffic.request_peak, r.size)",
         "r.size",
         (
@@ -1691,14 +1691,14 @@ MUTANTS = [
     ),
     Mutant(
         "eintr-ends-exact-waits",
-        "cyproducer/network/polling.h",
+        "cyproducer/net/polling.h",
         "if (n >= 0 || errno == EINTR || errno == EBADF",
         "if (n >= 0 || errno == EBADF",
         ("tests/network/test_interrupted_waits.py::test_a_signal_during_a_wait_leaves_later_waits_exact",),
     ),
     Mutant(
         "waits-round-down",
-        "cyproducer/network/polling.h",
+        "cyproducer/net/polling.h",
         "(int)((ns + 999999) / 1000000)",
         "(int)(ns / 1000000)",
         ("tests/network/test_wait_lengths.py::test_a_wait_counted_in_milliseconds_is_rounded_up",),
@@ -1716,7 +1716,7 @@ MUTANTS = [
     ),
     Mutant(
         "given-up-look-up-still-named",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "        self._forget_look_ups(node_id)\n        error = errors.Name",
         "        error = errors.Name",
         (
@@ -1725,7 +1725,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale-questions-after-drop",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "        self._forget_look_ups(node_id)\n        for connection in [each",
         "        for connection in [each",
         (
@@ -1750,7 +1750,7 @@ MUTANTS = [
     ),
     Mutant(
         "unknown-joined-to-known",
-        "cyproducer/futures/segments.pyx",
+        "cyproducer/futures/bulk_segments.pyx",
         "0 <= last[1] == offset - last[2]",
         "last[1] == offset - last[2]",
         (
@@ -1766,7 +1766,7 @@ MUTANTS = [
     ),
     Mutant(
         "unknown-not-joined",
-        "cyproducer/futures/segments.pyx",
+        "cyproducer/futures/bulk_segments.pyx",
         "if unknown or 0 <= last[1]",
         "if 0 <= last[1]",
         (
@@ -1787,7 +1787,7 @@ MUTANTS = [
     ),
     Mutant(
         "topic-by-prefix",
-        "cyproducer/network/produce_codec.pyx",
+        "cyproducer/wire/produce_codec.pyx",
         "return size == t.name_size and memcmp(t.name, name, size) == 0",
         "return size >= t.name_size and memcmp(t.name, name, t.name_size) == 0",
         (
@@ -1796,10 +1796,10 @@ MUTANTS = [
     ),
     Mutant(
         "async-blocked-in-callback",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "if not blocks and not acc.completions.in_callback():",
         "if not blocks:",
-        ("tests/callers/test_send_at_once.py::test_a_callback_does_not_wait_for_callbacks",),
+        ("tests/send/test_send_at_once.py::test_a_callback_does_not_wait_for_callbacks",),
     ),
     Mutant(
         "histograms-of-idle-windows",
@@ -1823,7 +1823,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-time-after-callbacks",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)\n"
         "                expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)\n"
         "                self._await_callbacks(deadline, state.name)",
@@ -1835,7 +1835,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-notice-of-new-work",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "            if not has_work(n):\n"
         "                if n.transport == NULL:\n"
         "                    n.takes = 1\n"
@@ -1848,7 +1848,7 @@ MUTANTS = [
     ),
     Mutant(
         "unanswered-after-break",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "transport.node.answered = transport.node.sent",
         "transport.node.answered += transport.in_flight",
         (
@@ -1857,11 +1857,11 @@ MUTANTS = [
     ),
     Mutant(
         "exactly-the-limit-refused",
-        "cyproducer/callers/send_path.pyx",
+        "cyproducer/send/send_path.pyx",
         "        if size > self.max_request_size:\n            return record_too_large",
         "        if size >= self.max_request_size:\n            return record_too_large",
         (
-            "tests/callers/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
+            "tests/send/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
         ),
     ),
     # Transactions
@@ -1963,28 +1963,28 @@ MUTANTS = [
     ),
     Mutant(
         "next-transaction-ended",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "            if self._start_time_ms not in (None, found.start_time_ms):\n",
         "            if False:\n",
         ("tests/control/test_ending.py::test_the_next_transaction_of_an_epoch_is_told_by_its_start",),
     ),
     Mutant(
         "ended-before-counts-as-own",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "by_this_call=self._end_sent and self._was_open)",
         "by_this_call=True)",
         ("tests/control/test_ending.py::test_what_the_first_protocol_has_ended_is_not_ended_again",),
     ),
     Mutant(
         "moved-coordinator-described",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "        if code in _MOVED:\n            self.coordinator = None\n        elif",
         "        if code in _MOVED:\n            pass\n        elif",
         ("tests/control/test_ending.py::test_every_attempt_begins_with_a_new_look",),
     ),
     Mutant(
         "markers-with-the-long-backoff",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "        soon = isinstance(error, errors.ConcurrentTransactionsError)\n",
         "        soon = False\n",
         (
@@ -1993,21 +1993,21 @@ MUTANTS = [
     ),
     Mutant(
         "new-owner-fenced",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "            if not own:\n                # The epoch",
         "            if False:\n                # The epoch",
         ("tests/control/test_ending.py::test_a_new_owner_of_the_id_is_left_alone",),
     ),
     Mutant(
         "another-identity-taken-for-own",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "        return (found.producer_id, found.producer_epoch) == identity\n",
         "        return found.producer_id == identity[0]\n",
         ("tests/control/test_ending.py::test_with_another_identity_the_coordinators_answer_counts",),
     ),
     Mutant(
         "level-of-before",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "        return self.transaction.protocol if self._level >= SECOND else FIRST\n",
         "        return self.transaction.protocol\n",
         (
@@ -2016,7 +2016,7 @@ MUTANTS = [
     ),
     Mutant(
         "commit-that-is-probed-for",
-        "cyproducer/control/ending.py",
+        "cyproducer/control/transaction_ending.py",
         "        return EndTxn(self.commit and not self._probing, self._protocol())\n",
         "        return EndTxn(self.commit, self._protocol())\n",
         (
@@ -2025,7 +2025,7 @@ MUTANTS = [
     ),
     Mutant(
         "told-before-applied",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            call.accepted = True\n        self._apply()\n",
         "            call.accepted = True\n        self._notify()\n        self._apply()\n",
         (
@@ -2034,28 +2034,28 @@ MUTANTS = [
     ),
     Mutant(
         "first-protocol-with-versions-of-the-second",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            version = min(version, HIGHEST_OF_FIRST[api])\n",
         "            pass\n",
         ("tests/network/test_transaction_client.py::test_a_transaction_of_the_first_protocol",),
     ),
     Mutant(
         "commit-that-lingers",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            sender.set_hurry(hurry)\n",
         "            pass\n",
         ("tests/network/test_transaction_calls.py::test_a_commit_does_not_linger_and_lingering_comes_back",),
     ),
     Mutant(
         "caller-of-a-timeout-kept",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            call.abandoned = not call.told\n",
         "            pass\n",
         ("tests/network/test_transaction_calls.py::test_a_commit_that_times_out_has_one_outcome",),
     ),
     Mutant(
         "unreachable-coordinator-kept",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            self.machine.unreachable(request, error, now_ms)\n"
         "            return None, self.machine.wait_ms(now_ms)\n",
         "            return None, 100.0\n",
@@ -2063,21 +2063,21 @@ MUTANTS = [
     ),
     Mutant(
         "broken-connection-waited-for",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "        self.machine.on_no_response(cause, now_ms)\n",
         "",
         ("tests/network/test_transaction_client.py::test_a_connection_that_is_cut_at_a_request",),
     ),
     Mutant(
         "waits-after-the-end",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "            self._closed = self._closed or error\n            self._changed.notify_all()\n",
         "            pass\n",
         ("tests/network/test_transaction_calls.py::test_a_call_that_waits_ends_with_the_producer",),
     ),
     Mutant(
         "in-flight-pending-after-the-end",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "self._sender.purge(True, fatal, ",
         "self._sender.purge(True, False, ",
         (
@@ -2086,7 +2086,7 @@ MUTANTS = [
     ),
     Mutant(
         "compressed-pending-after-the-end",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "        self._unsettled = fatal and compressing\n",
         "",
         (
@@ -2095,63 +2095,63 @@ MUTANTS = [
     ),
     Mutant(
         "purged-without-the-compressed-one",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "in_flight, purge.error):\n                break\n",
         "in_flight, purge.error):\n                pass\n",
         ("tests/confluent/test_producer.py::test_a_purge_waits_for_a_batch_that_is_being_compressed",),
     ),
     Mutant(
         "level-kept-for-all-calls",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         "                if now_s - asked_s <= LEVEL_AGE_S and sent.error is None:\n",
         "                if sent.error is None:\n",
         ("tests/producer/test_transaction_admin.py::test_the_level_is_that_of_the_moment",),
     ),
     Mutant(
         "level-asked-for-each",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         "                levels[call.coordinator] = pending.sent, now_s\n",
         "                pass\n",
         ("tests/producer/test_transaction_admin.py::test_the_level_is_asked_for_once_for_many",),
     ),
     Mutant(
         "no-room-for-waiting-calls",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         "                if left and len(running) < AT_ONCE:\n                    continue\n",
         "",
         ("tests/network/test_coordinators.py::test_calls_that_end_together_make_room_for_the_others",),
     ),
     Mutant(
         "closed-state-listed",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         "            if each.transactional_id not in listed or each.state in OPEN_STATES:\n",
         "            if each.transactional_id not in listed:\n",
         ("tests/producer/test_transaction_admin.py::test_of_two_states_the_open_one_is_listed",),
     ),
     Mutant(
         "part-of-a-list",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         "                failure = error\n        if failure is not None:\n            # What",
         "                pass\n        if failure is not None:\n            # What",
         ("tests/producer/test_transaction_admin.py::test_a_broker_that_does_not_list_is_no_empty_list",),
     ),
     Mutant(
         "prefix-left-to-the-brokers",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         ' if name.startswith(prefix or "")]',
         "]",
         ("tests/producer/test_transaction_admin.py::test_older_brokers_have_fewer_filters",),
     ),
     Mutant(
         "broker-without-an-answer-left-out",
-        "cyproducer/network/coordinators.py",
+        "cyproducer/clients/transaction_admin.py",
         'failure = errors.KafkaTimeoutError(f"{request.api.name} is not answered by {asked}")\n',
         "pass\n",
         ("tests/producer/test_transaction_admin.py::test_a_broker_that_does_not_list_is_no_empty_list",),
     ),
     Mutant(
         "refused-renewal-counted",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "        if setting_up and (isinstance(cause, errors.TlsError)",
         "        if (isinstance(cause, errors.TlsError)",
         (
@@ -2160,7 +2160,7 @@ MUTANTS = [
     ),
     Mutant(
         "tls-failures-not-counted",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "(isinstance(cause, errors.TlsError) or refuses_credentials(connection, cause))",
         "refuses_credentials(connection, cause)",
         ("tests/observability/test_failed_authentications.py::test_tls_handshakes_that_fail_are_counted",),
@@ -2204,7 +2204,7 @@ MUTANTS = [
     ),
     Mutant(
         "calls-kept-for-ever",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "                self._changed.notify_all()\n            self._calls = waiting\n",
         "                self._changed.notify_all()\n",
         ("tests/network/test_transaction_calls.py::test_calls_that_are_done_are_let_go_of",),
@@ -2234,7 +2234,7 @@ MUTANTS = [
     # Asyncio
     Mutant(
         "wake-up-per-batch",
-        "cyproducer/futures/loop_outcomes.pyx",
+        "cyproducer/futures/asyncio_bridge.pyx",
         "        if self.woken:\n",
         "        if False:\n",
         (
@@ -2243,7 +2243,7 @@ MUTANTS = [
     ),
     Mutant(
         "one-wake-up-only",
-        "cyproducer/futures/loop_outcomes.pyx",
+        "cyproducer/futures/asyncio_bridge.pyx",
         "        self.woken = False\n        self.followed",
         "        self.followed",
         (
@@ -2252,7 +2252,7 @@ MUTANTS = [
     ),
     Mutant(
         "callback-per-record",
-        "cyproducer/futures/loop_outcomes.pyx",
+        "cyproducer/futures/asyncio_bridge.pyx",
         "        if group is not None:\n",
         "        if False:\n",
         (
@@ -2271,28 +2271,28 @@ MUTANTS = [
     ),
     Mutant(
         "rows-share-headers",
-        "cyproducer/callers/extended_rows.pyx",
+        "cyproducer/send/extended_rows.pyx",
         "                own = list(own)\n",
         "                pass\n",
         ("tests/producer/test_send_many_extended.py::test_headers_that_an_interceptor_adds_are_for_one_row",),
     ),
     Mutant(
         "accepted-rows-not-followed",
-        "cyproducer/callers/extended_rows.pyx",
+        "cyproducer/send/extended_rows.pyx",
         "        if accepted:\n",
         "        if False:\n",
         ("tests/producer/test_send_many_extended.py::test_interceptors_learn_of_rows_that_found_no_memory",),
     ),
     Mutant(
         "cancelled-future-set",
-        "cyproducer/futures/loop_outcomes.pyx",
+        "cyproducer/futures/asyncio_bridge.pyx",
         "                except asyncio.InvalidStateError:\n",
         "                except ZeroDivisionError:\n",
         ("tests/futures/test_loop_outcomes.py::test_a_cancelled_future_disturbs_no_other",),
     ),
     Mutant(
         "line-keeps-its-loop",
-        "cyproducer/send_async.py",
+        "cyproducer/_send_async.py",
         "            del producer._lines[loop]\n",
         "            pass\n",
         ("tests/aio/test_producer.py::test_one_producer_serves_several_loops",),
@@ -2321,7 +2321,7 @@ MUTANTS = [
     # Transactions
     Mutant(
         "versions-hidden-by-a-proxy",
-        "cyproducer/network/transaction_client.py",
+        "cyproducer/clients/transaction_client.py",
         "    if level >= SECOND and any(",
         "    if False and any(",
         (
@@ -2352,14 +2352,14 @@ MUTANTS = [
     ),
     Mutant(
         "group-warned-of-each-time",
-        "cyproducer/transactional.py",
+        "cyproducer/_producer_transactions.py",
         "            self._warned_of_group = True\n",
         "",
         ("tests/network/test_transaction_calls.py::test_a_group_without_its_metadata_is_warned_of_once",),
     ),
     Mutant(
         "transaction-left-at-exit",
-        "cyproducer/runtime.py",
+        "cyproducer/_runtime.py",
         "            self._close_transaction(self.client.transactions)\n",
         "",
         ("tests/network/test_transaction_calls.py::test_the_end_of_the_program_ends_its_transaction",),
@@ -2367,49 +2367,49 @@ MUTANTS = [
     # Reading
     Mutant(
         "compacted-records-counted-as-offsets",
-        "cyproducer/network/reading.py",
+        "cyproducer/clients/topic_admin.py",
         "                offset = batch.last_offset + 1\n",
         "                offset = batch.base_offset + batch.count\n",
         ("tests/network/test_reading.py::test_gaps_of_compacted_logs_are_passed",),
     ),
     Mutant(
         "batch-behind-the-end-read",
-        "cyproducer/network/reading.py",
+        "cyproducer/clients/topic_admin.py",
         "                if batch.base_offset >= end:\n                    return\n",
         "",
         ("tests/network/test_reading.py::test_batches_that_have_offsets_of_the_range_are_read",),
     ),
     Mutant(
         "batch-before-the-first-offset-read",
-        "cyproducer/network/reading.py",
+        "cyproducer/clients/topic_admin.py",
         "                if batch.last_offset < offset:\n",
         "                if False:\n",
         ("tests/network/test_reading.py::test_a_batch_before_the_first_offset_is_left_out",),
     ),
     Mutant(
         "topic-created-by-looking",
-        "cyproducer/network/reading.py",
+        "cyproducer/clients/topic_admin.py",
         "framing(protocol.encode_metadata, names, False, rights)",
         "framing(protocol.encode_metadata, names, True, rights)",
         ("tests/network/test_reading.py::test_no_topic_is_created_by_looking",),
     ),
     Mutant(
         "late-creation-not-withdrawn",
-        "cyproducer/network/application_requests.py",
+        "cyproducer/clients/application_requests.py",
         "                request.withdraw()\n",
         "                pass\n",
         ("tests/network/test_reading.py::test_what_was_not_sent_before_the_deadline_is_not_sent_later",),
     ),
     Mutant(
         "batch-checksum-ignored",
-        "cyproducer/control/record_decoder.py",
+        "cyproducer/wire/record_decoder.py",
         "        if checksum != computed:\n",
         "        if False:\n",
         ("tests/control/test_record_decoder.py::test_a_wrong_checksum_is_named",),
     ),
     Mutant(
         "surplus-after-records-ignored",
-        "cyproducer/control/record_decoder.py",
+        "cyproducer/wire/record_decoder.py",
         "        if at != len(data):\n",
         "        if False:\n",
         ("tests/control/test_record_decoder.py::test_the_count_must_be_that_of_the_records",),
@@ -2460,7 +2460,7 @@ MUTANTS = [
     ),
     Mutant(
         "split-taken-for-a-refusal",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "        note_gap(b, fate != SPLIT)\n",
         "        note_gap(b, True)\n",
         (
@@ -2479,14 +2479,14 @@ MUTANTS = [
     ),
     Mutant(
         "refused-batch-counts-as-lost",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "        sender.failed_before += b.count\n",
         "",
         ("tests/accumulator/test_transactions.py::test_what_is_behind_refused_records_gets_their_sequences",),
     ),
     Mutant(
         "named-records-count-as-lost",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "            sender.failed_before += len(culprits)\n",
         "",
         (
@@ -2495,14 +2495,14 @@ MUTANTS = [
     ),
     Mutant(
         "gap-of-an-aborted-transaction-kept",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "                forget_gap(t.partitions[i])\n",
         "",
         ("tests/accumulator/test_transactions.py::test_a_gap_of_an_aborted_transaction_is_forgotten",),
     ),
     Mutant(
         "right-not-told-is-missing",
-        "cyproducer/network/reading.py",
+        "cyproducer/clients/topic_admin.py",
         "each.error_code == UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:",
         "each.error_code == UNKNOWN_TOPIC_OR_PARTITION:",
         ("tests/network/test_reading.py::test_a_broker_that_tells_no_operations_denies_none",),
@@ -2510,7 +2510,7 @@ MUTANTS = [
     # Ids and bounds of responses
     Mutant(
         "node-id-below-zero",
-        "cyproducer/network/protocol.py",
+        "cyproducer/wire/protocol.py",
         "    if node_id < 0:",
         "    if False:",
         (
@@ -2520,7 +2520,7 @@ MUTANTS = [
     ),
     Mutant(
         "producer-id-below-zero",
-        "cyproducer/network/protocol.py",
+        "cyproducer/wire/protocol.py",
         "    if found.error_code == 0 and (found.producer_id < 0 or found.producer_epoch < 0):",
         "    if found.error_code == 0 and found.producer_id < 0:",
         ("tests/network/test_impossible_ids.py::test_no_record_is_sent_with_a_producer_id_below_zero",),
@@ -2548,7 +2548,7 @@ MUTANTS = [
     ),
     Mutant(
         "topics-of-a-response-unbounded",
-        "cyproducer/network/produce_codec.pyx",
+        "cyproducer/wire/produce_codec.pyx",
         "    if topics > r.count:",
         "    if False:",
         (
@@ -2557,7 +2557,7 @@ MUTANTS = [
     ),
     Mutant(
         "offsets-beyond-64-bits",
-        "cyproducer/network/produce_codec.pyx",
+        "cyproducer/wire/produce_codec.pyx",
         "            if o.base_offset > INT64_MAX - r.batches[i].count:",
         "            if False:",
         (
@@ -2566,7 +2566,7 @@ MUTANTS = [
     ),
     Mutant(
         "inbox-larger-than-its-frame",
-        "cyproducer/network/transport.pyx",
+        "cyproducer/net/transport.pyx",
         "            if transport.inbox_used < whole < n:",
         "            if False:",
         ("tests/fuzz/test_sizes_from_the_wire.py::test_memory_for_a_frame_is_not_more_than_its_length",),

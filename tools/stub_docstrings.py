@@ -15,7 +15,7 @@ from typing import Any
 
 import cyproducer
 
-STUBS = ("callers.bulk_path", "callers.send_path", "futures.bulk_future", "futures.delivery")
+STUBS = ("send.bulk_path", "send.send_path", "futures.bulk_future", "futures.delivery")
 """The modules whose types users hold in their hands."""
 
 Documented = ast.ClassDef | ast.FunctionDef

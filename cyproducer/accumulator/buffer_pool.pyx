@@ -26,7 +26,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
 from cyproducer.base.clock cimport deadline_in
-from cyproducer.base.hubs cimport after_slice, resume, slice_end, wait_on
+from cyproducer.base.greenlets cimport after_slice, resume, slice_end, wait_on
 from cyproducer.base.sync cimport (
     cyp_add32,
     cyp_cond_init,

@@ -27,7 +27,7 @@ from cyproducer.base.meters cimport (
 )
 from cyproducer.accumulator.structures cimport Accumulator, Node
 from cyproducer.base.sync cimport cyp_load64, pthread_mutex_lock, pthread_mutex_unlock
-from cyproducer.accumulator.topology cimport TopicInfo, find_node
+from cyproducer.accumulator.partition_table cimport TopicInfo, find_node
 
 from cyproducer.base import meters
 

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.futures.delivery cimport Delivery
 from cyproducer.accumulator.structures cimport RecordView, Topic
-from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.accumulator.partition_table cimport TopicInfo
 
 cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders) except -1
 cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1

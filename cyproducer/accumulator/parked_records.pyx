@@ -40,13 +40,13 @@ from cyproducer.futures.delivery cimport (
 from cyproducer.base cimport forks
 from cyproducer.base.meters cimport RECORDS_FAILED, count_records
 from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
-from cyproducer.base.hubs cimport broadcast, wait_on
+from cyproducer.base.greenlets cimport broadcast, wait_on
 from cyproducer.base.sync cimport (
     FAR_NS,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.accumulator.topology cimport (
+from cyproducer.accumulator.partition_table cimport (
     Sequences,
     assign_leader,
     copy_sequences,

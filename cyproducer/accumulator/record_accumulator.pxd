@@ -1,9 +1,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from cyproducer.futures.delivery cimport Delivery
-from cyproducer.accumulator.incomplete_batches cimport Incomplete
+from cyproducer.accumulator.batch_outcomes cimport Incomplete
 from cyproducer.accumulator.structures cimport Batch, Partition, RecordView, Topic
-from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.records.native_codec cimport NativeCodec
 
 cdef enum AppendResult:

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol, Self, final
 
+from cyproducer.accumulator.batch_outcomes import Incomplete
 from cyproducer.accumulator.buffer_pool import BufferPool
-from cyproducer.accumulator.incomplete_batches import Incomplete
 from cyproducer.base.clock import Clock
 from cyproducer.futures.completion import CompletionQueue
 

@@ -62,14 +62,14 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.accumulator.topology cimport TopicInfo, make_topic
+from cyproducer.accumulator.partition_table cimport TopicInfo, make_topic
 from cyproducer.records.hashing cimport rule_number
 from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
 
 import os
 
 from cyproducer.errors import IllegalStateError, ProducerClosedError, copied
-from cyproducer.user_thread import Log
+from cyproducer.base.log import Log
 
 log = Log("cyproducer")
 

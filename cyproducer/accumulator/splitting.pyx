@@ -34,7 +34,7 @@ from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport lower_limit, probe_refused, was_probe
 from cyproducer.accumulator.structures cimport SEALED, Accumulator, Partition, Topic
 from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
-from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.varint cimport put_varint, varint_size
 

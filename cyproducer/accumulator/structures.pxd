@@ -191,7 +191,7 @@ cdef struct CompressionThread:
 cdef enum Sleep:
     AWAKE = 0                 # the sender looks for work without a wake-up
     ASLEEP = 1                # waits for events; the thread that wakes it sets AWAKE
-    STANDING_BY = 2           # leaves the first record to the thread that awaits it: network/loop_ownership
+    STANDING_BY = 2           # leaves the first record to the thread that awaits it: sender/loop_ownership
     LEFT_ALONE = 3            # standing by, and that record was appended
 
 cdef struct Accumulator:

@@ -2,7 +2,7 @@
 
 Owns aiokafka's names and meanings of options, methods and results, and the producer's life from ``start()``
 to ``stop()``. Does not own sending (``cyproducer.producer``), waiting for memory (``send_async``) or the way
-from a completed batch to the loop (``futures/loop_outcomes``). It has no queue of its own.
+from a completed batch to the loop (``futures/asyncio_bridge``). It has no queue of its own.
 
 Methods are for the thread of a running loop; one producer may be used from several loops.
 """
@@ -18,14 +18,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+from cyproducer._asyncio_thread import in_thread
+from cyproducer._send_async import accepted, waited
 from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.sends import Sends, follow
 from cyproducer.aio.structs import RecordMetadata
 from cyproducer.aio.transaction import TransactionContext
-from cyproducer.callers.send_path import WouldBlock
+from cyproducer.base.user_thread import start_thread
 from cyproducer.config import ProducerConfig, hide
+from cyproducer.config.option_kinds import Refused
 from cyproducer.config.options import OptionTable
-from cyproducer.config.values import Refused
 from cyproducer.errors import (
     IllegalStateError,
     InvalidProducerEpochError,
@@ -36,13 +38,11 @@ from cyproducer.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from cyproducer.futures.asyncio_bridge import LoopOutcomes
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.futures.loop_outcomes import LoopOutcomes
-from cyproducer.in_thread import in_thread
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.records.record_batch import HEADER_BYTES
-from cyproducer.send_async import accepted, waited
-from cyproducer.user_thread import start_thread
+from cyproducer.send.send_path import WouldBlock
 
 _UNSET: Final[Any] = object()
 Headers = Iterable[tuple[str, bytes | None]]

@@ -1,5 +1,5 @@
-from cyproducer.callers.send_path cimport SendPath
-from cyproducer.futures.loop_outcomes cimport LoopOutcomes
+from cyproducer.send.send_path cimport SendPath
+from cyproducer.futures.asyncio_bridge cimport LoopOutcomes
 
 
 cdef class Sends:

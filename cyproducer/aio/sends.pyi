@@ -1,9 +1,9 @@
 import asyncio
 from typing import Any, final
 
-from cyproducer.callers.send_path import SendPath, WouldBlock
+from cyproducer.futures.asyncio_bridge import LoopOutcomes
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.send.send_path import SendPath, WouldBlock
 
 @final
 class Sends:

@@ -4,9 +4,9 @@ import asyncio
 
 cimport cython
 
-from cyproducer.callers.extensions cimport Extensions
+from cyproducer.send.extensions cimport Extensions
 from cyproducer.futures.delivery cimport FAILED, RecordFuture
-from cyproducer.futures.loop_outcomes cimport LoopOutcomes
+from cyproducer.futures.asyncio_bridge cimport LoopOutcomes
 
 cdef object running_loop = asyncio._get_running_loop
 

@@ -22,7 +22,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_unlock,
 )
 
-from cyproducer.base.originals import sleep
+from cyproducer.base.unpatched import sleep
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept, void (*parent)() noexcept, void (*child)() noexcept)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base.durations import waitable
-from cyproducer.base.hubs import Event, RLock
-from cyproducer.base.originals import get_ident, start_new_thread
+from cyproducer.base.greenlets import Event, RLock
+from cyproducer.base.unpatched import get_ident, start_new_thread
 
 _names: dict[int, str] = {}
 """Ident -> name, of the threads that ``threading`` does not know."""

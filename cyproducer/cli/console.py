@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from cyproducer.base.clock import monotonic_s
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 
 DRAW_EVERY_S = 0.1
 WRITE_EVERY_S = 1.0

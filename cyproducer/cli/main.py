@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 from cyproducer.cli import perf, produce, spark_recover, transactions
 from cyproducer.cli.console import discard, one_line, say
 from cyproducer.cli.settings import COMPRESSIONS, at_least

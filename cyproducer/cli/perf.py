@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cyproducer.base.clock import monotonic_ns, monotonic_s
-from cyproducer.base.originals import sleep
+from cyproducer.base.unpatched import sleep
 from cyproducer.cli import log
 from cyproducer.cli.console import say
 from cyproducer.cli.failures import Failures

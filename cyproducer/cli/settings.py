@@ -17,8 +17,8 @@ from cyproducer.cli.console import say
 from cyproducer.cli.line_format import unescaped
 from cyproducer.cli.line_producer import CONNECT_TIMEOUT_S
 from cyproducer.config import hide_value, option_name
+from cyproducer.config.option_kinds import SECURITY_PROTOCOLS, Secret
 from cyproducer.config.properties import parse as parse_properties
-from cyproducer.config.values import SECURITY_PROTOCOLS, Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 

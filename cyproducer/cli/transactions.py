@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cyproducer.cli import log
 from cyproducer.cli.console import columns, say, table
 from cyproducer.cli.settings import add_connection_options, at_least, producer_settings, seconds
-from cyproducer.control.ending import STATES, Ended, Outcome
+from cyproducer.control.transaction_ending import STATES, Ended, Outcome
 from cyproducer.structs import PreparedTransaction
 
 if TYPE_CHECKING:

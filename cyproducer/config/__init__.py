@@ -26,9 +26,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cyproducer.base.forks import ensure_own_process, in_child
-from cyproducer.base.words import line_prefix
+from cyproducer.base.text import line_prefix
+from cyproducer.config.option_kinds import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
 from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, OptionTable
-from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 

@@ -12,7 +12,7 @@ the last one counts.
 import re
 from typing import NamedTuple
 
-from cyproducer.config.values import Refused, Secret
+from cyproducer.config.option_kinds import Refused, Secret
 
 _TOKEN = re.compile(
     r"""

@@ -13,8 +13,8 @@ import functools
 import socket
 from typing import Any, Generic, Never, NoReturn, Self, TypeVar, overload
 
-from cyproducer.config import values as kind
-from cyproducer.config.values import Kind
+from cyproducer.config import option_kinds as kind
+from cyproducer.config.option_kinds import Kind
 from cyproducer.records.codecs import BY_NAME, CODECS
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
-"""Reads the URL of a proxy. Does not own the exchange with it (``network/proxy``). A pure function."""
+"""Reads the URL of a proxy. Does not own the exchange with it (``net/proxy``). A pure function."""
 
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 
 DEFAULT_PORTS = {"socks5": 1080, "socks5h": 1080, "http": 8080}
 

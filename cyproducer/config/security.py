@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cyproducer.config.jaas import LoginModule, parse
+from cyproducer.config.option_kinds import Refused, Secret
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.proxy import parse_proxy
-from cyproducer.config.values import Refused, Secret
 from cyproducer.errors import KafkaConfigurationError
 
 MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -4,7 +4,12 @@
 says what differs. Needs no confluent-kafka.
 """
 
-from cyproducer.confluent.cluster import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
+from cyproducer.confluent.cluster_metadata import (
+    BrokerMetadata,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from cyproducer.confluent.errors import (
     KafkaError,
     KafkaException,

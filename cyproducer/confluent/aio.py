@@ -21,16 +21,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from cyproducer.base.channel import channel
+from cyproducer._asyncio_thread import in_thread
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
-from cyproducer.base.words import line_prefix
-from cyproducer.confluent.cluster import ClusterMetadata
+from cyproducer.base.text import line_prefix
+from cyproducer.base.wakeup_fd import channel
+from cyproducer.confluent.cluster_metadata import ClusterMetadata
 from cyproducer.confluent.configuration import hide
 from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.confluent.producer import Producer
 from cyproducer.confluent.reports import Message, ReportQueue
-from cyproducer.in_thread import in_thread
 
 log = logging.getLogger("cyproducer")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from cyproducer.config import ProducerConfig, concealed, hide_value, option_name
+from cyproducer.config.option_kinds import FOREVER_MS, Secret
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
-from cyproducer.config.values import FOREVER_MS, Secret
 from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME

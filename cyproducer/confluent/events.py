@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from cyproducer._runtime import Runtime
 from cyproducer.base.clock import monotonic_s, unix_ms
 from cyproducer.base.durations import waitable
-from cyproducer.base.words import line_prefix
+from cyproducer.base.text import line_prefix
 from cyproducer.confluent.configuration import Settings
 from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, transaction_error_of
 from cyproducer.control.transaction_calls import State
-from cyproducer.runtime import Runtime
 
 _MOST_LINES: Final = 1000
 """Log lines that are kept for ``poll()``: with more, the oldest are dropped."""

@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cyproducer import errors
+from cyproducer._runtime import Runtime
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
 from cyproducer.base.forks import ensure_own_process
-from cyproducer.base.words import line_prefix
-from cyproducer.config.values import Secret
-from cyproducer.confluent.cluster import ClusterMetadata, cluster_metadata
+from cyproducer.base.text import line_prefix
+from cyproducer.config.option_kinds import Secret
+from cyproducer.confluent.cluster_metadata import ClusterMetadata, cluster_metadata
 from cyproducer.confluent.configuration import hide, translated
 from cyproducer.confluent.errors import (
     KafkaError,
@@ -30,10 +31,9 @@ from cyproducer.confluent.errors import (
 )
 from cyproducer.confluent.events import Events
 from cyproducer.confluent.reports import ProducePath, ReportQueue
-from cyproducer.network.callback_thread import CallbackThread
+from cyproducer.futures.callback_thread import CallbackThread
 from cyproducer.producer import KafkaProducer
 from cyproducer.records.topic_names import legal_topic
-from cyproducer.runtime import Runtime
 
 log = logging.getLogger("cyproducer")
 

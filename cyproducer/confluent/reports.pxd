@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from cyproducer.callers.send_path cimport SendPath
+from cyproducer.send.send_path cimport SendPath
 from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.futures.delivery cimport Delivery, RecordFuture
 

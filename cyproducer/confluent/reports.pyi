@@ -4,9 +4,9 @@ from typing import Any, ClassVar, Self
 
 from typing_extensions import Buffer, disjoint_base
 
-from cyproducer.callers.send_path import SendPath
 from cyproducer.confluent.errors import KafkaError
 from cyproducer.futures.completion import CompletionQueue
+from cyproducer.send.send_path import SendPath
 
 _Headers = Mapping[str, str | Buffer | None] | list[tuple[str, str | Buffer | None]]
 _OnDelivery = Callable[[KafkaError | None, Message], object]

@@ -26,7 +26,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.callers.send_path cimport SendPath
+from cyproducer.send.send_path cimport SendPath
 from cyproducer.futures.completion cimport CompletionQueue, in_order
 from cyproducer.futures.delivery cimport (
     ACKNOWLEDGED,
@@ -39,7 +39,7 @@ from cyproducer.futures.delivery cimport (
 )
 
 from cyproducer import errors
-from cyproducer.callers.send_path import WouldBlock
+from cyproducer.send.send_path import WouldBlock
 from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, refusal_of
 
 cdef enum:

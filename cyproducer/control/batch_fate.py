@@ -2,7 +2,7 @@
 
 Owns the decision, which turns the facts about the batch into a verdict and orders for its partition, and the
 error that its records fail with. Does not own the rules of idempotence (``idempotence``), the backoff
-(``retry``), the cluster metadata (``metadata``), or carrying out the decision (``network/batch_errors``).
+(``retry``), the cluster metadata (``metadata``), or carrying out the decision (``sender/batch_errors``).
 Does no I/O and reads no clock. One thread at a time calls it: the one that runs the sender loop.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cyproducer import errors
-from cyproducer.base.words import counted
+from cyproducer.base.text import counted
 from cyproducer.control.idempotence import (
     CONTENT_ERRORS,
     FENCING_ERRORS,

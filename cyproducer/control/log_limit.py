@@ -10,7 +10,7 @@ thousands of lines, each of which a log handler may write to a disk or send over
 import math
 from collections.abc import Callable
 
-from cyproducer.base.words import counted
+from cyproducer.base.text import counted
 
 INTERVAL_MS = 1000.0
 

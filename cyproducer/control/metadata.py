@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
-from cyproducer.control.connections import cause_text
+from cyproducer.control.node_states import cause_text
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
 from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse

@@ -1,7 +1,7 @@
 """The requests about a transaction, of which one is in flight at any time.
 
-Owns what each is about. Does not encode them (``network/transaction_client`` does, with
-``network/protocol``), or decide which comes next (``transactions``). Immutable.
+Owns what each is about. Does not encode them (``clients/transaction_client`` does, with
+``wire/protocol``), or decide which comes next (``transactions``). Immutable.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Owns the order of the requests, and the transaction's identity (producer id and epoch). Does not own which
 calls are allowed (``transaction_calls``), batches (the accumulator), their fates (``batch_fate``),
-connections, or the threads that call (``network/transaction_client``). Does no I/O and reads no clock. Only
+connections, or the threads that call (``clients/transaction_client``). Does no I/O and reads no clock. Only
 the thread with the loop lock calls it.
 
 The rules

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 from cyproducer.errors.other_clients import MODULES, adopt
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-from cyproducer.futures.segments cimport Segments
+from cyproducer.futures.bulk_segments cimport Segments
 
 
 cdef class BulkFuture:

@@ -1,7 +1,7 @@
 """The future of one call that sent many rows, and the offsets of these rows.
 
 Owns ``BulkFuture`` and its results, ``BulkMetadata`` and ``RowOffsets``. Does not own the rows' segments
-(``segments``), the batches' outcomes (``delivery``) or the callback thread (``network/callback_thread``). Any
+(``segments``), the batches' outcomes (``delivery``) or the callback thread (``futures/callback_thread``). Any
 thread may query it, wait or add callbacks.
 
 Waiting for all rows is waiting for one batch after the other: there are few, and most are done by then.
@@ -29,11 +29,11 @@ from cyproducer.futures.delivery cimport (
     why_pending,
     wait_slice,
 )
-from cyproducer.futures.segments cimport Sizes
+from cyproducer.futures.bulk_segments cimport Sizes
 from cyproducer.base.sync cimport cyp_monotonic_ns
 from cyproducer.records.arrow cimport export_rows, export_schema
 
-from cyproducer.base.missing import Missing, without_missing
+from cyproducer.base.removed_attribute import Missing, without_missing
 from cyproducer.errors import BulkSendError, KafkaTimeoutError
 
 

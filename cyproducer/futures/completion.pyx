@@ -1,7 +1,7 @@
 """Queues completed batches and runs their callbacks.
 
 Owns the queue, its limit, and running the callbacks in order. Does not own the callback thread
-(``network/callback_thread``) or when a batch completes (``delivery``). The sender thread fills the queue
+(``futures/callback_thread``) or when a batch completes (``delivery``). The sender thread fills the queue
 without the GIL; one thread at a time empties it.
 
 ``buffer_memory`` is freed when a batch is acknowledged, but the futures with callbacks stay alive. So the
@@ -12,7 +12,7 @@ enter the queue above the limit; ``buffer_memory`` bounds them.
 from libc.stdint cimport int64_t
 
 from cyproducer.base.clock cimport deadline_in
-from cyproducer.base.hubs cimport after_slice, broadcast, slice_end, wait_on
+from cyproducer.base.greenlets cimport after_slice, broadcast, slice_end, wait_on
 from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.base.sync cimport (
     cyp_add32,

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cyproducer.base.durations import duration, waitable
-from cyproducer.base.hubs import look_for_hubs
+from cyproducer.base.greenlets import look_for_hubs
 from cyproducer.errors import KafkaTimeoutError
+from cyproducer.futures.asyncio_bridge import LoopOutcomes
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.futures.loop_outcomes import LoopOutcomes
 
 if TYPE_CHECKING:
     import asyncio

@@ -3,7 +3,7 @@
 Owns ``Delivery``, the outcome of a batch, shared by the futures of all its records, and ``RecordFuture``,
 which is only (delivery, index) plus the sizes that the metadata reports. Completing a batch takes one store
 and, if a thread waits, one wake-up: a record's offset is computed when it is read. Does not own the batches
-or the thread that runs callbacks (``network/callback_thread``).
+or the thread that runs callbacks (``futures/callback_thread``).
 
 Threads: the sender thread completes deliveries without the GIL; any thread may wait, query or add callbacks.
 
@@ -41,7 +41,7 @@ from cyproducer.futures.invoke_callback cimport (
 )
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.forks cimport own_process
-from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end
+from cyproducer.base.greenlets cimport after_slice, in_greenlet, slice_end
 from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.base.sync cimport (
     cyp_add32,
@@ -63,7 +63,7 @@ from cyproducer.futures.waiting cimport (
     wake_waiters,
 )
 
-from cyproducer.base.missing import Missing, without_missing
+from cyproducer.base.removed_attribute import Missing, without_missing
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied, told
 from cyproducer.structs import RecordMetadata, TopicPartition
 

@@ -1,7 +1,7 @@
 """Queues and wakes the threads that wait for an outcome.
 
 Owns the queue of waiters of a delivery, the locks that deliveries share, and which threads may not wait. Does
-not own the outcome (``delivery``) or sending while a thread waits (``network/loop_ownership``).
+not own the outcome (``delivery``) or sending while a thread waits (``sender/loop_ownership``).
 
 Threads that wait for records of one batch are woken one by one, each by the one before it. Every woken thread
 needs the GIL: if all were woken at once, they would contend for it, and most would sleep again. A thread
@@ -14,7 +14,7 @@ Every ``nogil`` function runs without the GIL.
 """
 
 from cyproducer.futures.delivery cimport PENDING
-from cyproducer.base.hubs cimport resume, suspend_on
+from cyproducer.base.greenlets cimport resume, suspend_on
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_cond_init,

@@ -23,6 +23,7 @@ from cyproducer.accumulator.metric_snapshot import (
     topic_names,
 )
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.base.user_thread import user_thread
 from cyproducer.observability.definitions import (
     COUNT,
     COUNT_MEANING,
@@ -33,7 +34,6 @@ from cyproducer.observability.definitions import (
     Definition,
     Host,
 )
-from cyproducer.user_thread import user_thread
 
 log = logging.getLogger("cyproducer")
 

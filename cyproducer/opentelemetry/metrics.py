@@ -31,10 +31,10 @@ except ImportError as error:
         "pip install 'cyproducer[opentelemetry]'"
     ) from error
 
+from cyproducer._open_producers import Watched, hold_number, numbered
+from cyproducer._runtime import Runtime, on_end, on_start
 from cyproducer.base.forks import ensure_own_process, in_child
-from cyproducer.live import Watched, hold_number, numbered
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
-from cyproducer.runtime import Runtime, on_end, on_start
 from cyproducer.version import VERSION
 
 _ATTRIBUTES = {

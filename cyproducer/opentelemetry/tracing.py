@@ -23,7 +23,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
 
-from cyproducer.config.values import split_server
+from cyproducer.config.option_kinds import split_server
 from cyproducer.errors import BulkSendError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
@@ -32,7 +32,7 @@ from cyproducer.structs import RecordMetadata
 from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
-    from cyproducer.network.network_client import NetworkClient
+    from cyproducer.clients.network_client import NetworkClient
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 

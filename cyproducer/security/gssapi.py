@@ -1,7 +1,7 @@
 """GSSAPI (RFC 4752) with Kerberos: the system's library, through the package ``gssapi``.
 
 Owns the messages, where the tickets come from, and what the library's errors mean. Does not own the requests
-that carry the messages (``network/authentication``). Imported only if the mechanism is asked for: raises
+that carry the messages (``net/authentication``). Imported only if the mechanism is asked for: raises
 ``KafkaConfigurationError`` if the package is missing.
 
 Every call of the library may read files, look up names or wait for a KDC, for a minute if that is silent. So
@@ -16,7 +16,7 @@ import hashlib
 from functools import partial
 from typing import Any, Final
 
-from cyproducer.base import originals
+from cyproducer.base import unpatched
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import (
     KafkaConfigurationError,
@@ -104,7 +104,7 @@ class Exchange:
             except library.exceptions.GSSError as error:
                 if pause_s is None or error.min_code - _BASE not in _PASSING:
                     raise self._explained(error) from None
-            originals.sleep(pause_s)
+            unpatched.sleep(pause_s)
         raise AssertionError("unreachable")
 
     def step(self, reply: bytes) -> bytes:

@@ -21,11 +21,11 @@ from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from cyproducer import errors
-from cyproducer.base import originals
+from cyproducer.base import unpatched
 from cyproducer.base.clock import monotonic_s, unix_ms
-from cyproducer.base.words import MOST_TEXT, printable
+from cyproducer.base.text import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, hidden
+from cyproducer.config.option_kinds import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError
 
 #: One call of ``token()``, repetitions included.
@@ -57,7 +57,7 @@ class OidcTokens:
         config: ProducerConfig,
         *,
         now_ms: Callable[[], int] = unix_ms,
-        sleep: Callable[[float], None] = originals.sleep,
+        sleep: Callable[[float], None] = unpatched.sleep,
     ) -> None:
         self._config = config
         self._now_ms = now_ms

@@ -1,7 +1,7 @@
 """SASL mechanisms as conversations: what to send, what to compute, and when it is over.
 
 Owns the messages of each mechanism. Does not own the requests that carry them or their order
-(``network/authentication``). A mechanism is a generator: it yields a ``Send`` and gets the broker's reply,
+(``net/authentication``). A mechanism is a generator: it yields a ``Send`` and gets the broker's reply,
 or yields a ``Compute`` and gets its result; it returns when the broker has accepted the client, as far as the
 mechanism can know. It does no I/O itself and reads no clock.
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Hidden, Secret, called, hidden
+from cyproducer.config.option_kinds import Hidden, Secret, called, hidden
 from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Token, Tokens

@@ -12,7 +12,7 @@ import hmac
 import re
 import secrets
 
-from cyproducer.config.values import Hidden, Secret
+from cyproducer.config.option_kinds import Hidden, Secret
 from cyproducer.errors import SaslAuthenticationFailedError
 
 #: Brokers refuse fewer; more would take minutes of this client's CPU.

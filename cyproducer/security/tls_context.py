@@ -1,7 +1,7 @@
 """Makes the ``ssl.SSLContext`` of a producer from its ``ssl_*`` options, and again when their files change.
 
 Owns the formats of certificates and keys: PEM in a file or as text, PKCS#12. Does not own the handshake
-(``network/tls_handshake``) or what its failures mean (``tls_errors``).
+(``net/tls_handshake``) or what its failures mean (``tls_errors``).
 
 A context is never changed once a connection has it: OpenSSL does not allow that during a handshake. When a
 file has changed, ``TlsContext.reload`` makes a new one; if the new files do not load, the old context stays.
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cyproducer.base.originals import allocate_lock
+from cyproducer.base.unpatched import allocate_lock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, hidden
+from cyproducer.config.option_kinds import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError
 
 PEM, PKCS12, JKS, UNKNOWN = "PEM", "PKCS12", "JKS", "unknown"

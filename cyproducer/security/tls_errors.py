@@ -1,6 +1,6 @@
 """Says what a failed TLS connection means, and which option to change.
 
-Owns the sentences. Does not own the handshake (``network/tls_handshake``) or the decision what follows.
+Owns the sentences. Does not own the handshake (``net/tls_handshake``) or the decision what follows.
 Pure functions, callable from any thread.
 """
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cyproducer.base.clock import unix_ms
-from cyproducer.base.words import MOST_TEXT, printable
+from cyproducer.base.text import MOST_TEXT, printable
 from cyproducer.config import ProducerConfig
 
 #: OpenSSL's X509_V_ERR_... numbers.

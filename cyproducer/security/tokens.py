@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cyproducer.base.clock import Clock
-from cyproducer.base.originals import allocate_lock
-from cyproducer.config.values import Hidden, Secret
-from cyproducer.user_thread import Log
+from cyproducer.base.log import Log
+from cyproducer.base.unpatched import allocate_lock
+from cyproducer.config.option_kinds import Hidden, Secret
 
 _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")

@@ -13,7 +13,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
-from cyproducer.futures.segments cimport Sizes
+from cyproducer.futures.bulk_segments cimport Sizes
 from cyproducer.base.sync cimport cyp_monotonic_ns
 
 cdef int64_t NOT_PLAIN = -2

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cyproducer.config import ProducerConfig, hide, hide_value, option_name
-from cyproducer.config.values import Secret, SecretUrl
+from cyproducer.config.option_kinds import Secret, SecretUrl
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix, location

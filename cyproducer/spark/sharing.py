@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from cyproducer.base.forks import in_child
 from cyproducer.config import concealed, shown_option
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 

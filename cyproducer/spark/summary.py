@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 
 log: Final = logging.getLogger("cyproducer.spark")
 

@@ -7,7 +7,7 @@ producer itself does not create topics. Runs on the driver, before tasks start.
 from typing import Any, Final
 
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, hidden
+from cyproducer.config.option_kinds import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 
 _SHARED_OPTIONS: Final = (

@@ -16,6 +16,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from cyproducer._consumer_offsets import read_group, read_offsets
+from cyproducer._runtime import Runtime
+from cyproducer.clients.network_client import NetworkClient
 from cyproducer.config import ProducerConfig, hide
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
@@ -23,11 +26,8 @@ from cyproducer.control.transaction_calls import Event, State
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, ProducerFencedError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network.network_client import NetworkClient
-from cyproducer.offsets import read_group, read_offsets
 from cyproducer.producer import KafkaProducer, ProducerRecord, _from_options
 from cyproducer.records.row_source import is_header_list
-from cyproducer.runtime import Runtime
 from cyproducer.structs import OffsetAndMetadata, TopicPartition
 from cyproducer.testing.mock_transactions import NODE, MockTransactions
 from cyproducer.testing.outcomes import acknowledge_oldest, fail_oldest, oldest

@@ -1,7 +1,7 @@
 """The transactions of a ``MockProducer``: ``KafkaProducer``'s own, with a coordinator that agrees at once.
 
 Owns the coordinator's answers. Does not own what is allowed when, or which error comes of it
-(``control/transactions``), or what becomes of the records (``network/transaction_client``).
+(``control/transactions``), or what becomes of the records (``clients/transaction_client``).
 
 There is no sender thread: each call is carried out by the thread that makes it, under the runtime's lock.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from cyproducer import errors
+from cyproducer.clients.transaction_client import TransactionClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
@@ -25,8 +26,7 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
     Request,
 )
-from cyproducer.network.sender import Sender
-from cyproducer.network.transaction_client import TransactionClient
+from cyproducer.sender.sender import Sender
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -39,8 +39,8 @@ from cyproducer.wire.responses import (
 if TYPE_CHECKING:
     import threading
 
-    from cyproducer.network.connection import Connection
-    from cyproducer.network.connector import Connector
+    from cyproducer.net.connection import Connection
+    from cyproducer.net.connector import Connector
 
 NODE = 0
 """The id of the only broker."""

@@ -6,7 +6,7 @@ only one thread in at a time, because no other thread may free the batch meanwhi
 
 from libc.stdint cimport INT64_MAX, int64_t
 
-from cyproducer.accumulator.incomplete_batches cimport Incomplete
+from cyproducer.accumulator.batch_outcomes cimport Incomplete
 from cyproducer.accumulator.ready_partitions cimport dequeue, refresh, withdraw
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.accumulator.structures cimport Batch

@@ -16,7 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 from cyproducer.errors import KafkaProtocolError
 
 

@@ -26,13 +26,13 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer.aio.sends import Sends
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
 from cyproducer.confluent.reports import ProducePath, ReportQueue
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner
+from cyproducer.futures.asyncio_bridge import LoopOutcomes
 from cyproducer.futures.completion import CompletionQueue
-from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
 from cyproducer.structs import RecordMetadata
 from tools.harness.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
 from tools.harness.rig import Rig

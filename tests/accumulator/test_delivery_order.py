@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cyproducer.base.user_thread import user_thread
 from cyproducer.errors import (
     DeliveryTimeoutError,
     KafkaConnectionError,
@@ -14,7 +15,6 @@ from cyproducer.errors import (
     ProducerClosedError,
 )
 from cyproducer.records.compression import compressor_for
-from cyproducer.user_thread import user_thread
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S
 

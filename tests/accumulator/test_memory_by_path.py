@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError
 from cyproducer.records.compression import compressor_for
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord
 from tests.malloc import lent_bytes, needs_glibc
 from tools.harness.rig import Rig

@@ -17,7 +17,7 @@ import cyproducer
 from cyproducer.cli import produce
 from cyproducer.cli.line_format import JsonFormat
 from cyproducer.cli.main import main
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 from cyproducer.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,

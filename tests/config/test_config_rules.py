@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cyproducer import config as config_module
-from cyproducer.base.words import line_prefix
+from cyproducer.base.text import line_prefix
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
 

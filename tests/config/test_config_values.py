@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import FOREVER_MS, Refused, number, split_server
+from cyproducer.config.option_kinds import FOREVER_MS, Refused, number, split_server
 from cyproducer.errors import KafkaConfigurationError
 
 

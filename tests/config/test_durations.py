@@ -17,8 +17,8 @@ from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.base.clock import ManualClock
 from cyproducer.base.durations import duration, waitable
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import FOREVER_MS, INT32_MAX
 from cyproducer.config.options import OPTIONS
-from cyproducer.config.values import FOREVER_MS, INT32_MAX
 from cyproducer.errors import (
     BufferExhaustedError,
     KafkaConfigurationError,
@@ -364,7 +364,7 @@ def test_wait_ready_with_an_endless_timeout_waits_without_limit(value: Any) -> N
 
 AT_EXIT = """
 import sys
-from cyproducer import runtime as runtime
+from cyproducer import _runtime as runtime
 from cyproducer.producer import KafkaProducer
 
 address, close_timeout_ms, fail = sys.argv[1:]

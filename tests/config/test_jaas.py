@@ -6,7 +6,7 @@ import pytest
 
 from cyproducer.config import ProducerConfig
 from cyproducer.config.jaas import parse
-from cyproducer.config.values import Refused, Secret
+from cyproducer.config.option_kinds import Refused, Secret
 from cyproducer.errors import KafkaConfigurationError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cyproducer._runtime import open_runtimes
 from cyproducer.confluent import Producer
-from cyproducer.runtime import open_runtimes
 from tests.network.odd_servers import refusing_address
 from tests.network.scripted_broker import ScriptedCluster
 

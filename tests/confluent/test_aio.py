@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cyproducer.base.channel import channel
+from cyproducer.base.wakeup_fd import channel
 from cyproducer.confluent import KafkaError, KafkaException, Message
 from cyproducer.confluent.aio import AIOProducer, _close
 from cyproducer.testing import EmbeddedBroker

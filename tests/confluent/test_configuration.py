@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import FOREVER_MS, Secret
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
-from cyproducer.config.values import FOREVER_MS, Secret
 from cyproducer.confluent import KafkaError, KafkaException
 from cyproducer.confluent.configuration import Settings, translated
 from tests.confluent.conftest import Make

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from cyproducer.control.connections import (
+from cyproducer.control.node_states import (
     SHORTEST_IDLE_MS,
     STAGGER_MS,
     Address,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.ending import Describe, Describing, Ended, Ending, Outcome
 from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_ending import Describe, Describing, Ended, Ending, Outcome
 from cyproducer.control.transaction_requests import AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.structs import PreparedTransaction
 from cyproducer.wire.responses import (

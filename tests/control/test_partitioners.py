@@ -7,8 +7,6 @@ from typing import Any
 import kafka.partitioner  # type: ignore[import-untyped]
 import pytest
 
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
 from cyproducer.control.partitioners import (
     BUILT_IN,
@@ -20,6 +18,8 @@ from cyproducer.control.partitioners import (
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.records.hashing import partition_for_key
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord
 from tools.harness.rig import Rig
 

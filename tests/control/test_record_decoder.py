@@ -11,8 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cyproducer.control import record_decoder
-from cyproducer.control.record_decoder import ABORT, COMMIT, OTHER, Batch, batches
 from cyproducer.errors import (
     CorruptRecordError,
     KafkaError,
@@ -21,6 +19,8 @@ from cyproducer.errors import (
 )
 from cyproducer.records.compression import compressor_for
 from cyproducer.records.record_batch import encode_batch
+from cyproducer.wire import record_decoder
+from cyproducer.wire.record_decoder import ABORT, COMMIT, OTHER, Batch, batches
 from tools.harness import reference_records as reference
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

@@ -1,6 +1,6 @@
 import pytest
 
-from cyproducer.base.words import counted
+from cyproducer.base.text import counted
 
 
 @pytest.mark.parametrize(

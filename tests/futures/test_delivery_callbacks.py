@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import TopicAuthorizationFailedError
+from cyproducer.futures.callback_thread import CallbackThread
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture, failed_future
-from cyproducer.network.callback_thread import CallbackThread
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, until
 

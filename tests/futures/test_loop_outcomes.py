@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
-from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.futures.asyncio_bridge import LoopOutcomes
 from cyproducer.structs import RecordMetadata
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
 from tools.harness.rig import Rig

@@ -27,7 +27,7 @@ from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, refre
 from cyproducer.accumulator.sequences cimport set_identity
 from cyproducer.accumulator.structures cimport MOST_UNSETTLED, SEALED, SEALING, Batch, Node, RecordView, Topic
 from cyproducer.base.sync cimport FAR_NS
-from cyproducer.accumulator.topology cimport TopicInfo, find_node, make_node
+from cyproducer.accumulator.partition_table cimport TopicInfo, find_node, make_node
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from fuzz_checks cimport Input, Read, check, next_byte, next_two, read_sized, read_zigzag
 
@@ -245,6 +245,8 @@ cdef int play(Input* i, Model* m) except -1:
         CompletionQueue(),
         compressor=COMPRESSORS[(options >> 5) % 3],
         seed=options,
+        # Another thread would hold batches at any time, also at the end.
+        compression_thread=False,
     )
     topic = acc.topic("t")
     # Pinned, so that forgetting the topic only drops its metadata: appends continue with this object.

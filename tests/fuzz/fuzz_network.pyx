@@ -13,7 +13,7 @@ from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from cyproducer.accumulator.structures cimport Batch, Partition, Topic
-from cyproducer.network.transport cimport (
+from cyproducer.net.transport cimport (
     FRAME_BAD_SIZE,
     FRAME_NONE,
     FRAME_READY,
@@ -31,7 +31,7 @@ from cyproducer.network.transport cimport (
     transport_push,
     transport_receive,
 )
-from cyproducer.network.produce_codec cimport (
+from cyproducer.wire.produce_codec cimport (
     Endpoints,
     Outcome,
     Request,
@@ -43,7 +43,7 @@ from cyproducer.network.produce_codec cimport (
 from fuzz_checks cimport Input, check, next_byte
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Reader, Writer
 

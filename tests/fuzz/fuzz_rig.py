@@ -19,7 +19,7 @@ from typing import Any
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network.tls_transport import TlsSession
+from cyproducer.net.tls_transport import TlsSession
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 from tools.harness.rig import HookResult, Rig, Seen
 

@@ -20,12 +20,12 @@ from typing import Any, cast
 from cyproducer import errors
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig, jaas, properties
+from cyproducer.config.option_kinds import Hidden, Refused, Secret
 from cyproducer.config.proxy import Proxy, parse_proxy
-from cyproducer.config.values import Hidden, Refused, Secret
-from cyproducer.network.authentication import Authentication
-from cyproducer.network.background import Background, Task
-from cyproducer.network.proxy import ProxyStage
-from cyproducer.network.tls_handshake import TlsHandshake
+from cyproducer.net.authentication import Authentication
+from cyproducer.net.blocking_tasks import Background, Task
+from cyproducer.net.proxy import ProxyStage
+from cyproducer.net.tls_handshake import TlsHandshake
 from cyproducer.security.sasl import SharedCredentials, converse
 from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
 from tests.fuzz.fuzz_rig import Choices

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from cyproducer.network.tls_transport import TlsSession
+from cyproducer.net.tls_transport import TlsSession
 from tests.fuzz import fuzz_rig
 from tests.fuzz.fuzz_rig import Choices
 from tests.network.tls_pair import AUTHORITY, TlsPair

@@ -53,6 +53,7 @@ TARGETS = (
     Target("arguments", 0.06, 50, 400),
     Target("arrow", 0.07, 1_050, 500),
 )
+OBJECTS_KEEP_MEMORY = ("arguments", "arrow", "buffers", "compression", "tls", "security")
 assert sum(target.inputs for target in TARGETS) == 1_000_000
 
 
@@ -78,8 +79,8 @@ def environment(built: Path, target: Target) -> dict[str, str]:
             [str(built / "lib"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
         # Makes AddressSanitizer detect uses of freed Python objects as well, and LeakSanitizer find what they
-        # refer to, such as OpenSSL's objects.
-        **({"PYTHONMALLOC": "malloc"} if target.name in ("arguments", "arrow", "tls", "security") else {}),
+        # refer to, such as OpenSSL's objects and the contexts of codecs.
+        **({"PYTHONMALLOC": "malloc"} if target.name in OBJECTS_KEEP_MEMORY else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -16,8 +16,8 @@ from typing import Any
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
 
-from cyproducer.network import protocol
 from cyproducer.records.compression import compressor_for
+from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Writer
 from cyproducer.wire.schema import Field, Struct

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cyproducer import errors
-from cyproducer.network import protocol
 from cyproducer.records.compression import DecompressionError, compressor_for, decompress, decompress_any
+from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Reader, Writer
 from tests.fuzz import corpus, fuzz_arguments, fuzz_arrow, fuzz_rig, fuzz_security, fuzz_tls

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from tests.fuzz.fuzz_rig import acknowledge, respond, retry_all
 from tests.malloc import lent_bytes, needs_glibc
 from tools.harness.reference_wire import encode_uvarint

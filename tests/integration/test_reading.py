@@ -13,9 +13,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.control.record_decoder import ABORT, COMMIT, Batch, Record
-from cyproducer.network.reading import Reading
+from cyproducer.clients.topic_admin import Reading
 from cyproducer.transactions import TransactionAdmin
+from cyproducer.wire.record_decoder import ABORT, COMMIT, Batch, Record
 from tests.integration.consume import read_all
 from tests.integration.transaction_rig import TransactionRig
 from tools.harness.kafka_cluster import KafkaCluster

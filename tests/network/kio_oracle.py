@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 from cyproducer.wire.responses import (
     NO_TOPIC_ID,
     NOT_ASKED,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import NAME
 from tests.network.scripted_broker import TIMEOUT_S, ScriptedCluster
 
 WAIT_S = TIMEOUT_S

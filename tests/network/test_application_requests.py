@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.network import protocol
-from cyproducer.network.application_requests import ApplicationRequest, ApplicationRequests
-from cyproducer.network.connector import encode_api_versions
+from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests
+from cyproducer.net.connector import encode_api_versions
+from cyproducer.wire import protocol
 from cyproducer.wire.messages import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,

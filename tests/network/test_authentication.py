@@ -17,10 +17,11 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.base.clock import ManualClock
+from cyproducer.base.log import Log
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import Hidden
 from cyproducer.config.proxy import parse_proxy
-from cyproducer.config.values import Hidden
-from cyproducer.control.connections import Address, Connections
+from cyproducer.control.node_states import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
     KafkaConnectionError,
@@ -29,15 +30,14 @@ from cyproducer.errors import (
     UnsupportedSaslMechanismError,
 )
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network.authentication import Authentication
-from cyproducer.network.background import Background, Task
-from cyproducer.network.connection import Connection
-from cyproducer.network.connector import RETRY_CREDENTIALS_MS, Connector
-from cyproducer.network.sender import Sender
+from cyproducer.net.authentication import Authentication
+from cyproducer.net.blocking_tasks import Background, Task
+from cyproducer.net.connection import Connection
+from cyproducer.net.connector import RETRY_CREDENTIALS_MS, Connector
+from cyproducer.net.loop import Loop
 from cyproducer.security.sasl import Compute, Conversation, Send
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Tokens
-from cyproducer.user_thread import Log
 from tests.network.scripted_broker import (
     API_VERSIONS,
     METADATA,
@@ -714,7 +714,7 @@ class Renewal:
         self._connector._config = ProducerConfig(request_timeout_ms=500)
         self._connector._log = Log("cyproducer")
         hold = lambda connection, on: self.held.append(on)  # noqa: E731
-        self._connector._sender = cast(Sender, SimpleNamespace(hold=hold))
+        self._connector._loop = cast(Loop, SimpleNamespace(hold=hold))
 
     def _converse(self) -> Conversation:
         yield Compute(lambda: None)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cyproducer.control.ending import Describing
+from cyproducer.clients import transaction_admin
+from cyproducer.clients.application_requests import ApplicationRequest
+from cyproducer.clients.transaction_admin import Coordinators
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.network import coordinators
-from cyproducer.network.application_requests import ApplicationRequest
-from cyproducer.network.coordinators import Coordinators
+from cyproducer.control.transaction_ending import Describing
 from cyproducer.wire.messages import FIND_COORDINATOR
 from cyproducer.wire.responses import (
     DescribeTransactionsResponse,
@@ -37,7 +37,7 @@ class Instant:
 
 
 def test_calls_that_end_together_make_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinators, "AT_ONCE", 3)
+    monkeypatch.setattr(transaction_admin, "AT_ONCE", 3)
     calls = [Describing("tx", BACKOFF, lambda: 0.5) for _ in range(7)]
     requests: Any = Instant()
     Coordinators(requests, BACKOFF, str).run(calls, math.inf, math.inf)

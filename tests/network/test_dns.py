@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cyproducer.control.connections import Address
+from cyproducer.control.node_states import Address
 from cyproducer.errors import NameResolutionError
-from cyproducer.network.dns import MOST_THREADS, Resolution, Resolver
+from cyproducer.net.dns import MOST_THREADS, Resolution, Resolver
 from tools.harness.until import NewThreads, until
 
 TIMEOUT_S = 10.0

@@ -4,10 +4,10 @@ from typing import cast
 
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.connections import Address
-from cyproducer.network.connector import Connector
-from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
-from cyproducer.network.sender import Sender
+from cyproducer.control.node_states import Address
+from cyproducer.net.connector import Connector
+from cyproducer.net.dns import Resolution, Resolver, ResolveRequest
+from cyproducer.sender.sender import Sender
 
 
 class Silent:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from cyproducer.wire.responses import BrokerInfo
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster

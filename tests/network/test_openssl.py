@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cyproducer.network import openssl
-from cyproducer.network.tls_transport import TlsSession
+from cyproducer.net import openssl
+from cyproducer.net.tls_transport import TlsSession
 from tests.network.tls_pair import AUTHORITY, TlsPair
 from tests.seccomp import needs_seccomp, output_without
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cyproducer import errors
+from cyproducer.clients.producer_id import ProducerIdClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
-from cyproducer.network.producer_id import ProducerIdClient
-from cyproducer.network.sender import Sender
+from cyproducer.net.connection import Connection
+from cyproducer.net.connector import Connector
+from cyproducer.sender.sender import Sender
 from cyproducer.wire.messages import INIT_PRODUCER_ID
 from cyproducer.wire.responses import InitProducerIdResponse
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from cyproducer.wire.responses import (
     ApiVersionsResponse,
     InitProducerIdResponse,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from cyproducer.wire.primitives import MOST_ELEMENTS, Reader, read_partitions
 from cyproducer.wire.responses import PartitionInfo
 from tools.harness.reference_wire import encode_uvarint

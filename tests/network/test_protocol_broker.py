@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cyproducer.network import protocol
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.testing import EmbeddedBroker
+from cyproducer.wire import protocol
 from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,

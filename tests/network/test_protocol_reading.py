@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.network import protocol
 from cyproducer.wire import messages as apis
+from cyproducer.wire import protocol
 from cyproducer.wire.responses import (
     NO_TOPIC_ID,
     CreatedTopic,

@@ -10,10 +10,10 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import Secret
 from cyproducer.config.proxy import Proxy, parse_proxy
-from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError, KafkaConnectionError, KafkaTimeoutError
-from cyproducer.network.proxy import MOST_HEADERS, ProxyStage
+from cyproducer.net.proxy import MOST_HEADERS, ProxyStage
 from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.tls import Authority
 

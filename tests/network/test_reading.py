@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.clients import topic_admin
+from cyproducer.clients.topic_admin import Reading, Topic
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.network import reading
-from cyproducer.network.reading import Reading, Topic
 from cyproducer.transactions import TransactionAdmin
 from cyproducer.wire import messages as apis
 from tests.forked import in_child, needs_fork
@@ -78,7 +78,7 @@ def fill(cluster: ScriptedCluster, *batches: tuple[int, bytes], mark: int | None
 
 
 def test_operations_that_are_denied_are_named_by_topic(cluster: ScriptedCluster, reader: Reading) -> None:
-    asked = reading.READ, reading.WRITE
+    asked = topic_admin.READ, topic_admin.WRITE
     with cluster.changed:
         for name, operations in (("all", 0xDF8), ("read", 1 << 3), ("none", 0), ("other", 1 << 8)):
             cluster.create_topic(name, 1).operations = operations
@@ -87,10 +87,10 @@ def test_operations_that_are_denied_are_named_by_topic(cluster: ScriptedCluster,
         cluster.create_topic("new", 1).first_errors.append(NO_LEADER_NOW)
     names = ["all", "read", "none", "other", "hidden", "new", "missing"]
     assert reader.denied(names, asked, *soon()) == {
-        "read": [reading.WRITE],
-        "none": [reading.READ, reading.WRITE],
-        "other": [reading.READ, reading.WRITE],
-        "hidden": [reading.READ, reading.WRITE],
+        "read": [topic_admin.WRITE],
+        "none": [topic_admin.READ, topic_admin.WRITE],
+        "other": [topic_admin.READ, topic_admin.WRITE],
+        "hidden": [topic_admin.READ, topic_admin.WRITE],
     }
     assert "missing" not in cluster.topics, "looking does not create"
 
@@ -98,13 +98,13 @@ def test_operations_that_are_denied_are_named_by_topic(cluster: ScriptedCluster,
 def test_a_broker_that_tells_no_operations_denies_none(cluster: ScriptedCluster, reader: Reading) -> None:
     for node in cluster.nodes.values():
         node.versions[METADATA] = (0, 7)
-    assert reader.denied(["t"], (reading.READ,), *soon()) == {}
+    assert reader.denied(["t"], (topic_admin.READ,), *soon()) == {}
 
 
 def test_an_invalid_name_has_no_operations(cluster: ScriptedCluster, reader: Reading) -> None:
     cluster.create_topic("bad", 1).error = INVALID_TOPIC
     with pytest.raises(errors.InvalidTopicError, match="Metadata of topic 'bad'"):
-        reader.denied(["bad"], (reading.READ,), *soon())
+        reader.denied(["bad"], (topic_admin.READ,), *soon())
 
 
 def values(reader: Reading, first: int, end: int, seconds: float = WAIT_S) -> list[bytes | None]:
@@ -321,7 +321,7 @@ def test_all_batches_up_to_the_end_are_read(version: int, monkeypatch: pytest.Mo
         cluster.nodes[1].versions[FETCH] = (0, version)
         log = fill(cluster, batch(0), batch(2, 3), batch(5), batch(7))
         # A batch, and a part of the next one.
-        monkeypatch.setattr(reading, "FETCH_BYTES", len(log.batches[0][1]) + 30)
+        monkeypatch.setattr(topic_admin, "FETCH_BYTES", len(log.batches[0][1]) + 30)
         with TransactionAdmin(options(cluster)) as admin:
             found = [each.base_offset for each in admin._reading.batches("t", 0, 0, 9, *soon())]
             assert found == [0, 2, 5, 7]
@@ -358,11 +358,11 @@ def test_a_batch_before_the_first_offset_is_left_out(
     assert [each.base_offset for each in reader.batches("t", 0, 3, 6, *soon())] == [2, 4]
 
 
-@pytest.mark.parametrize("size", [1, reading.FETCH_BYTES], ids=["a batch at a time", "all at once"])
+@pytest.mark.parametrize("size", [1, topic_admin.FETCH_BYTES], ids=["a batch at a time", "all at once"])
 def test_gaps_of_compacted_logs_are_passed(
     cluster: ScriptedCluster, reader: Reading, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(reading, "FETCH_BYTES", size)
+    monkeypatch.setattr(topic_admin, "FETCH_BYTES", size)
     fill(cluster, batch(0, 1, 4), batch(9, 1, 3), batch(20, 0, 9), batch(40))
     assert values(reader, 0, 30) == [b"0", b"9"]
     assert values(reader, 0, 42) == [b"0", b"9", b"40", b"41"]
@@ -512,7 +512,7 @@ def test_a_fetch_does_not_wait_at_the_broker(cluster: ScriptedCluster, reader: R
     fill(cluster, batch(0))
     assert len(values(reader, 0, 2)) == 2
     (received,) = cluster.received(FETCH)
-    assert received.asked == Fetch("t", 0, 0, reading.FETCH_BYTES, 0)
+    assert received.asked == Fetch("t", 0, 0, topic_admin.FETCH_BYTES, 0)
 
 
 # Options
@@ -578,7 +578,7 @@ def test_a_topic_is_created_once(version: int) -> None:
             assert reader.create_topic("new", 3, 2, {}, *soon()) is False
         (created,) = cluster.logs.created
         assert created == CreateTopic("new", 3, 2, {"cleanup.policy": "compact"}, created.timeout_ms)
-        assert created.timeout_ms == reading.CREATE_WAIT_S * 1000
+        assert created.timeout_ms == topic_admin.CREATE_WAIT_S * 1000
 
 
 def test_the_broker_is_not_to_wait_beyond_the_deadline(cluster: ScriptedCluster, reader: Reading) -> None:

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cyproducer.network import protocol
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire import messages as apis
-from cyproducer.wire import responses
+from cyproducer.wire import protocol, responses
 from cyproducer.wire.responses import (
     ApiVersionsResponse,
     EndTxnResponse,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import connector
-from cyproducer.network.connector import Connector
+from cyproducer.net import connector
+from cyproducer.net.connector import Connector
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster

@@ -16,7 +16,7 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaTimeoutError
-from cyproducer.network.tls_handshake import TlsHandshake
+from cyproducer.net.tls_handshake import TlsHandshake
 from tests.forked import in_child, needs_fork
 from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.tls import Authority, TlsEnd, chain_pem, key_pem

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer._runtime import Runtime
 from cyproducer.control.transaction_calls import State
 from cyproducer.producer import KafkaProducer
-from cyproducer.runtime import Runtime
 from cyproducer.structs import ConsumerGroupMetadata
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, options, producing
+from tests.network.producing import WAIT_S, await_end_of_threads, options, producing
 from tests.network.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -787,6 +787,7 @@ def test_no_call_waits_for_a_sender_that_has_failed(second: ScriptedCluster) -> 
 
 
 def test_a_collected_producer_aborts_its_transaction(second: ScriptedCluster) -> None:
+    before = set(threading.enumerate())
     # The collection below may hold the GIL for longer than the timeout of other tests.
     producer: Any = KafkaProducer(**options(second, transactional_id="tx", close_timeout_ms=WAIT_S * 1000))
     producer.init_transactions(WAIT_S)
@@ -795,6 +796,8 @@ def test_a_collected_producer_aborts_its_transaction(second: ScriptedCluster) ->
     del producer
     gc.collect()
     second.wait_for(lambda: "abort" in trace(second))
+    # While there is a broker to answer: otherwise it would go on closing beside later tests.
+    await_end_of_threads(before)
 
 
 LEFT = """

@@ -3,7 +3,7 @@
 import socket
 import ssl
 
-from cyproducer.network.tls_transport import TlsSession
+from cyproducer.net.tls_transport import TlsSession
 from tools.harness.tls import Authority, TlsEnd
 
 AUTHORITY = Authority()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.clients.transaction_client import TransactionClient
 from cyproducer.control.transaction_calls import State
-from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.producer import KafkaProducer
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.network.producing import WAIT_S, producing

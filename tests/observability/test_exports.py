@@ -145,8 +145,8 @@ def test_importing_the_package_imports_no_exporter() -> None:
 import sys, cyproducer
 cyproducer.KafkaProducer
 print([name for name in sys.modules if name.startswith((
-    "prometheus", "opentelemetry", "cyproducer.prometheus", "cyproducer.opentelemetry", "cyproducer.live",
-    "cyproducer.observability"))])
+    "prometheus", "opentelemetry", "cyproducer.prometheus", "cyproducer.opentelemetry",
+    "cyproducer._open_producers", "cyproducer.observability"))])
 """
     )
     assert told.stdout.strip() == "[]", told.stderr

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cyproducer import KafkaProducer, live
-from cyproducer import runtime as runtimes
+from cyproducer import KafkaProducer, _open_producers
+from cyproducer import _runtime as runtimes
 from cyproducer.observability.exports import EXPORTS, Form
 from cyproducer.observability.registry import Registry
 from tests.forked import in_child, needs_fork
@@ -325,7 +325,7 @@ def test_a_signal_handler_may_close_a_producer_in_the_middle_of_a_scrape(
     instrumented: ProducerMetrics,
 ) -> None:
     def close() -> int:
-        with producing(bootstrap_servers=["127.0.0.1:1"]) as producer, live._lock:
+        with producing(bootstrap_servers=["127.0.0.1:1"]) as producer, _open_producers._lock:
             producer.close(0)
         return len(instrumented._ended)
 

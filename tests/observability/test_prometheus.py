@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cyproducer import KafkaProducer, live
+from cyproducer import KafkaProducer, _open_producers
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
 from cyproducer.testing import MockProducer
 from tests.forked import in_child, needs_fork
@@ -243,7 +243,7 @@ def test_a_forked_child_exposes_what_it_uses_itself() -> None:
             return unused, started, used
 
         # As if another thread had been scraping when the process forked.
-        with live._lock:
+        with _open_producers._lock:
             assert in_child(ask) == (None, 0, 1)
         assert sent_by(scrape(collectors), client_id="shop") == 1
 

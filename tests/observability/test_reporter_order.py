@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from cyproducer.base.user_thread import user_thread
 from cyproducer.observability.registry import Metric
-from cyproducer.user_thread import user_thread
 from tests.observability.measured import registry, sent
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import wrapt
 
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.send_path import SendPath
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.opentelemetry import CyproducerInstrumentor
 from cyproducer.producer import KafkaProducer
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.send_path import SendPath
 from cyproducer.testing import EmbeddedBroker, MockProducer
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, producing

@@ -17,21 +17,22 @@ from typing import Any
 import pytest
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.base.words import MOST_TEXT, printable
+from cyproducer.base.log import Log
+from cyproducer.base.text import MOST_TEXT, printable
+from cyproducer.base.user_thread import user_thread
 from cyproducer.cli.main import main
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import Secret
 from cyproducer.config.proxy import Proxy
-from cyproducer.config.values import Secret
-from cyproducer.control.ending import refusal
-from cyproducer.network import protocol
-from cyproducer.network.authentication import Authentication
-from cyproducer.network.proxy import ProxyStage
+from cyproducer.control.transaction_ending import refusal
+from cyproducer.net.authentication import Authentication
+from cyproducer.net.proxy import ProxyStage
 from cyproducer.security import tls_errors
 from cyproducer.security.oidc import OidcTokens
 from cyproducer.security.scram import Scram
 from cyproducer.spark.exactly_once.driver import _some
 from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction
-from cyproducer.user_thread import Log, user_thread
+from cyproducer.wire import protocol
 from tests.network.odd_servers import odd_server
 from tests.network.scripted_broker import FIND_COORDINATOR, LIST_TRANSACTIONS, PRODUCE, ScriptedCluster
 from tests.network.scripted_model import Act, Answers

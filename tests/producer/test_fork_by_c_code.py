@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.timeout(60), needs_fork]
 PROGRAM = """
 import ctypes, os, sys
 from cyproducer import KafkaProducer, confluent
-from cyproducer.live import Watched
+from cyproducer._open_producers import Watched
 
 servers, holds_gil, first = sys.argv[1], sys.argv[2] == "PyDLL", sys.argv[3]
 options = dict(bootstrap_servers=servers, request_timeout_ms=5000, delivery_timeout_ms=8000)

@@ -274,7 +274,7 @@ def test_signals_end_a_greenlets_wait_and_may_close(cluster: ScriptedCluster, li
 
 
 CLOSES = """
-from cyproducer.runtime import on_end
+from cyproducer._runtime import on_end
 told, closing = [], []
 on_end.append(told.append)
 class Lines(logging.Handler):
@@ -358,8 +358,9 @@ def test_a_forked_child_of_gevent_goes_on_with_copies_of_the_greenlets(cluster: 
 
 
 LOGGING = """
-from cyproducer.base.originals import get_ident
-from cyproducer.user_thread import Log, user_thread
+from cyproducer.base.unpatched import get_ident
+from cyproducer.base.log import Log
+from cyproducer.base.user_thread import user_thread
 emitted = []
 threads = set()
 class Handler(logging.Handler):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import connector, network_client
-from cyproducer.network.dns import Resolver
+from cyproducer.clients import network_client
+from cyproducer.net import connector
+from cyproducer.net.dns import Resolver
 from tests.network.odd_servers import is_silent, odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster

@@ -7,7 +7,7 @@ import pytest
 
 from cyproducer import BulkFuture, BulkMetadata, KafkaProducer, RecordFuture, RecordMetadata
 from cyproducer.aio import AIOKafkaProducer
-from cyproducer.base.missing import Missing
+from cyproducer.base.removed_attribute import Missing
 from cyproducer.confluent import Producer
 from cyproducer.testing import MockProducer
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from kafka.consumer.fetcher import ConsumerRecord  # type: ignore[import-untyped]
 
 from cyproducer import ConsumerGroupMetadata, KafkaProducer, OffsetAndMetadata, RecordMetadata, TopicPartition
+from cyproducer._consumer_offsets import is_fenced, read_group, read_offsets
 from cyproducer.errors import InvalidTopicError
-from cyproducer.offsets import is_fenced, read_group, read_offsets
 from cyproducer.testing import EmbeddedBroker
 
 NOWHERE = "127.0.0.1:1"

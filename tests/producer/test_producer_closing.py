@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer._runtime import Runtime
+from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
-from cyproducer.runtime import Runtime
-from cyproducer.user_thread import NAME
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
@@ -330,7 +330,7 @@ def test_a_close_within_a_close_tells_once_what_is_lost(
 ) -> None:
     # As of a signal handler, or of another greenlet.
     ends: list[Any] = []
-    monkeypatch.setattr("cyproducer.runtime.on_end", [ends.append])
+    monkeypatch.setattr("cyproducer._runtime.on_end", [ends.append])
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.script = no_produce
         producer.send("orders", b"1")

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.connections import Address
-from cyproducer.network import connector
-from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
-from cyproducer.network.network_client import NetworkClient
+from cyproducer.clients.network_client import NetworkClient
+from cyproducer.control.node_states import Address
+from cyproducer.net import connector
+from cyproducer.net.dns import Resolution, Resolver, ResolveRequest
 from cyproducer.producer import KafkaProducer
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address

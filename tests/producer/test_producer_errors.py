@@ -12,8 +12,8 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network import connector
-from cyproducer.network.dns import Resolver
+from cyproducer.net import connector
+from cyproducer.net.dns import Resolver
 from cyproducer.producer import KafkaProducer
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from cyproducer import runtime
+from cyproducer import _runtime
+from cyproducer._runtime import Runtime, close_all
 from cyproducer.producer import KafkaProducer
-from cyproducer.runtime import Runtime, close_all
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import options
 from tools.harness.until import until
@@ -25,7 +25,7 @@ def test_a_producer_whose_thread_cannot_be_started_leaves_nothing_open(
     made: list[Runtime] = []
 
     def start(self: threading.Thread) -> None:
-        made.extend(each for each in runtime._runtimes if each.thread is self)
+        made.extend(each for each in _runtime._runtimes if each.thread is self)
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
@@ -64,7 +64,7 @@ def test_a_producer_that_cannot_be_closed_at_the_exit_keeps_no_other_from_it(
 ) -> None:
     broken = OSError(errno.EBADF, os.strerror(errno.EBADF))
     all_of_them = [Closing("first"), Closing("odd", broken), Closing("last")]
-    monkeypatch.setattr(runtime, "_runtimes", all_of_them)
+    monkeypatch.setattr(_runtime, "_runtimes", all_of_them)
     with caplog.at_level(logging.ERROR, "cyproducer"):
         close_all()
         until(lambda: caplog.records, "the line about it")

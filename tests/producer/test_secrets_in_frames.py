@@ -23,13 +23,13 @@ from cyproducer.aio import AIOKafkaProducer
 from cyproducer.base.clock import ManualClock
 from cyproducer.cli.settings import _file_settings, _plain_properties, name_and_text
 from cyproducer.config import ProducerConfig
+from cyproducer.config.option_kinds import SecretUrl
 from cyproducer.config.properties import parse as parse_properties
 from cyproducer.config.proxy import parse_proxy
-from cyproducer.config.values import SecretUrl
 from cyproducer.confluent import Producer
-from cyproducer.network.authentication import Authentication
-from cyproducer.network.background import Background
-from cyproducer.network.proxy import ProxyStage
+from cyproducer.net.authentication import Authentication
+from cyproducer.net.blocking_tasks import Background
+from cyproducer.net.proxy import ProxyStage
 from cyproducer.security.oidc import OidcTokens
 from cyproducer.security.sasl import SharedCredentials, converse
 from cyproducer.security.tls_context import make_context

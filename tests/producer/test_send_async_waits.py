@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from cyproducer import errors
-from cyproducer.base.channel import channel
-from cyproducer.callers.send_path import WouldBlock
+from cyproducer._send_async import send_async
+from cyproducer.base.wakeup_fd import channel
 from cyproducer.producer import KafkaProducer, ProducerRecord
-from cyproducer.send_async import send_async
+from cyproducer.send.send_path import WouldBlock
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 

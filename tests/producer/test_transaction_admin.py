@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyproducer import ProducerConfig, errors, transactions
-from cyproducer.network import coordinators
+from cyproducer.clients import transaction_admin
 from cyproducer.structs import TopicPartition
 from cyproducer.transactions import (
     DescribedTransaction,
@@ -209,7 +209,7 @@ def test_the_level_is_that_of_the_moment(cluster: ScriptedCluster, admin: Transa
     def lower(received: Received) -> Act | None:
         if received.api_key == END_TXN and received.header.version == 5:
             cluster.set_transaction_version(0, 6)
-            time.sleep(coordinators.LEVEL_AGE_S)
+            time.sleep(transaction_admin.LEVEL_AGE_S)
             return Act(error=LOADING)
         return None
 
@@ -237,7 +237,7 @@ def test_the_level_is_asked_for_once_for_many(cluster: ScriptedCluster, admin: T
 def test_many_are_ended_at_the_same_time(
     cluster: ScriptedCluster, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinators, "AT_ONCE", 3)
+    monkeypatch.setattr(transaction_admin, "AT_ONCE", 3)
     many = [PREPARED._replace(transactional_id=f"tx{n}", epoch=-1, producer_id=8 + n) for n in range(7)]
     for each in many:
         set_state(cluster, "Ongoing", -1, each.transactional_id)

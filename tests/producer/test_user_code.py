@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cyproducer.base.words import line_prefix
+from cyproducer.base.text import line_prefix
+from cyproducer.base.user_thread import DRAIN_S, NAME, user_thread
 from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaError
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import DRAIN_S, NAME, user_thread
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, CollectingSelector, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster

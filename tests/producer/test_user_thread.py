@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from cyproducer import user_thread as module
-from cyproducer.user_thread import MOST_LINES, NAME, Log, UserThread
+from cyproducer.base import log
+from cyproducer.base import user_thread as module
+from cyproducer.base.log import Log
+from cyproducer.base.user_thread import MOST_LINES, NAME, UserThread
 from tests.forked import in_child, needs_fork
 from tools.harness.until import PATIENCE_S, until
 
@@ -205,9 +207,9 @@ def test_the_loggers_levels_apply() -> None:
                         parent.setLevel(above)
                         child.setLevel(own)
                         logging.disable(disabled)
-                        assert module._enabled(child, level) == child.isEnabledFor(level)
+                        assert log._enabled(child, level) == child.isEnabledFor(level)
         child.disabled = True
-        assert not module._enabled(child, logging.CRITICAL)
+        assert not log._enabled(child, logging.CRITICAL)
     finally:
         logging.disable(logging.NOTSET)
         child.disabled = False

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from cyproducer import user_thread as module
-from cyproducer.user_thread import Log, UserThread
+from cyproducer.base import user_thread as module
+from cyproducer.base.log import Log
+from cyproducer.base.user_thread import UserThread
 from tools.harness.until import PATIENCE_S
 
 

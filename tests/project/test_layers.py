@@ -22,21 +22,25 @@ MAY_IMPORT = {
     # Its annotations name types.
     "config": ("base", "errors", "records", "types"),
     "records": ("base", "errors"),
-    "wire": ("base", "errors", "structs"),
+    # The C structures of batches, which Produce requests are made of.
+    "wire": ("accumulator", "base", "errors", "records", "structs"),
     "control": ("base", "errors", "records", "structs", "wire"),
-    "security": ("base", "config", "errors", "user_thread"),
+    "security": ("base", "config", "errors"),
     "futures": ("base", "errors", "records", "structs"),
-    "accumulator": ("base", "errors", "futures", "records", "user_thread"),
-    "callers": ("accumulator", "base", "control", "errors", "futures", "records", "serializers", "structs"),
-    "network": (
-        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "structs",
-        "user_thread", "version", "wire",
+    "accumulator": ("base", "errors", "futures", "records"),
+    "send": ("accumulator", "base", "control", "errors", "futures", "records", "serializers", "structs"),
+    "net": (
+        "accumulator", "base", "config", "control", "errors", "records", "security", "version", "wire",
     ),
-    "observability": ("accumulator", "base", "records", "user_thread"),
+    "sender": ("accumulator", "base", "control", "errors", "futures", "net", "records", "wire"),
+    "clients": (
+        "base", "config", "control", "errors", "futures", "net", "records", "sender", "structs", "wire",
+    ),
+    "observability": ("accumulator", "base", "records"),
     # It wraps the producer's methods, from outside.
     "opentelemetry": (
-        "accumulator", "base", "config", "errors", "futures", "live", "network", "observability", "producer",
-        "runtime", "structs", "version",
+        "_open_producers", "_runtime", "accumulator", "base", "clients", "config", "errors", "futures", "net",
+        "observability", "producer", "sender", "structs", "version",
     ),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, in addition to itself."""
@@ -52,7 +56,7 @@ BANNED = {
     # A future is awaitable: it imports asyncio when it is awaited, to find the running loop.
     "futures": IO,
     "accumulator": (*IO, "asyncio"),
-    "callers": (*IO, "asyncio"),
+    "send": (*IO, "asyncio"),
 }
 """Layer -> the standard library modules that it may not import, including their submodules."""
 
@@ -112,7 +116,7 @@ def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
     if suffix in (".pyx", ".pxd"):
         # C headers and included files can also bypass the layers.
         files = _CYTHON_FILE.findall(source)
-        broken += [name for name in files if "network" in name or name == "sys/socket.h"]
+        broken += [name for name in files if "net/" in name or name == "sys/socket.h"]
     return broken
 
 
@@ -137,7 +141,7 @@ def test_a_layer_imports_only_allowed_modules(layer: str) -> None:
 
 
 def test_offsets_are_read_without_io_and_without_another_client() -> None:
-    path = PACKAGE / "offsets.py"
+    path = PACKAGE / "_consumer_offsets.py"
     found = imported(module_name(path), path.read_text(), path.suffix)
     own = {name.split(".")[1] for name in found if name.startswith("cyproducer.")}
     assert own == {"errors", "records", "structs"}
@@ -181,7 +185,7 @@ def test_only_exporters_import_what_they_share() -> None:
     knowing = {
         str(path.relative_to(PACKAGE))
         for path in sources(PACKAGE)
-        if "cyproducer.live" in imported(module_name(path), path.read_text(), path.suffix)
+        if "cyproducer._open_producers" in imported(module_name(path), path.read_text(), path.suffix)
     }
     assert knowing == {"prometheus.py", "opentelemetry/metrics.py"}
 
@@ -234,7 +238,8 @@ def test_the_aio_package_opens_no_connections() -> None:
     }
     assert "cyproducer.producer" in found
     forbidden_here = (
-        "cyproducer.network",
+        "cyproducer.net",
+        "cyproducer.sender",
         "cyproducer.accumulator",
         "aiokafka",
         "socket",
@@ -257,7 +262,7 @@ def test_only_the_clock_reads_the_time() -> None:
         or _READS_A_CLOCK.search(path.read_text())
     }
     # It finds `sleep`, which such libraries leave alone, and which gevent replaces.
-    assert knowing == {"base/originals.py"}
+    assert knowing == {"base/unpatched.py"}
     assert not [
         path
         for path in sources(PACKAGE / "control")
@@ -294,14 +299,14 @@ def test_no_cython_source_includes_another() -> None:
 @pytest.mark.parametrize(
     ("suffix", "source", "found"),
     [
-        (".py", "import cyproducer.network.sender as s", ["cyproducer.network.sender"]),
-        (".py", "from cyproducer import network", ["cyproducer.network"]),
-        (".py", "from cyproducer.network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
-        (".py", "def f():\n    from ..network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
-        (".py", "from .. import network", ["cyproducer.network"]),
-        (".py", "from . import network", []),
-        (".py", "from .network import dns", []),
-        (".py", "import cyproducer.networking", ["cyproducer.networking"]),
+        (".py", "import cyproducer.net.sockets as s", ["cyproducer.net.sockets"]),
+        (".py", "from cyproducer import net", ["cyproducer.net"]),
+        (".py", "from cyproducer.net import dns", ["cyproducer.net", "cyproducer.net.dns"]),
+        (".py", "def f():\n    from ..net import dns", ["cyproducer.net", "cyproducer.net.dns"]),
+        (".py", "from .. import net", ["cyproducer.net"]),
+        (".py", "from . import net", []),
+        (".py", "from .net import dns", []),
+        (".py", "import cyproducer.nets", ["cyproducer.nets"]),
         (".py", "import cyproducer.errors", []),
         (".py", "import os, time as t", ["time"]),
         (".py", "if True:\n    from threading import Lock", ["threading", "threading.Lock"]),
@@ -309,15 +314,15 @@ def test_no_cython_source_includes_another() -> None:
         (".py", "import timeit, selector", []),
         (".py", "'''\nimport time\n'''  # import socket", []),
         (".pyi", "import socket", ["socket"]),
-        (".pyx", "cimport cyproducer.network.sender as s", ["cyproducer.network.sender"]),
-        (".pyx", "from cyproducer cimport (\n    records,\n    network,\n)", ["cyproducer.network"]),
-        (".pyx", "from ..network cimport (codec as c)", ["cyproducer.network", "cyproducer.network.codec"]),
-        (".pyx", "    from .. cimport network", ["cyproducer.network"]),
-        (".pyx", "from cyproducer \\\n    import network", ["cyproducer.network"]),
+        (".pyx", "cimport cyproducer.net.sockets as s", ["cyproducer.net.sockets"]),
+        (".pyx", "from cyproducer cimport (\n    records,\n    net,\n)", ["cyproducer.net"]),
+        (".pyx", "from ..net cimport (codec as c)", ["cyproducer.net", "cyproducer.net.codec"]),
+        (".pyx", "    from .. cimport net", ["cyproducer.net"]),
+        (".pyx", "from cyproducer \\\n    import net", ["cyproducer.net"]),
         (".pxd", "import os, time", ["time"]),
         (".pyx", "from libc.time cimport time\ncimport cython", []),
         (".pyx", 'doc = """\nimport time\n"""\n# import socket', []),
-        (".pyx", "cdef extern from '../network/wire.h' nogil:", ["../network/wire.h"]),
+        (".pyx", "cdef extern from '../net/wire.h' nogil:", ["../net/wire.h"]),
         (".pxd", 'cdef extern from "sys/socket.h":', ["sys/socket.h"]),
         (".pyx", 'cdef extern from "varint.h":', []),
     ],
@@ -331,13 +336,13 @@ def test_relative_imports_of_a_package_are_resolved_from_the_package() -> None:
         "cyproducer.control.retry",
         "cyproducer.control.retry.x",
     }
-    assert forbidden("control", "cyproducer.control.__init__", "from ..network import dns", ".py") == [
-        "cyproducer.network",
-        "cyproducer.network.dns",
+    assert forbidden("control", "cyproducer.control.__init__", "from ..net import dns", ".py") == [
+        "cyproducer.net",
+        "cyproducer.net.dns",
     ]
 
 
 @pytest.mark.parametrize("layer", BANNED)
-def test_no_layer_without_io_may_import_the_network_or_sockets(layer: str) -> None:
-    source = "import socket\nimport cyproducer.network"
-    assert forbidden(layer, f"cyproducer.{layer}.x", source, ".py") == ["cyproducer.network", "socket"]
+def test_no_layer_without_io_may_import_connections_or_sockets(layer: str) -> None:
+    source = "import socket\nimport cyproducer.net"
+    assert forbidden(layer, f"cyproducer.{layer}.x", source, ".py") == ["cyproducer.net", "socket"]

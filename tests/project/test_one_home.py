@@ -9,11 +9,11 @@ import pytest
 from cyproducer.accumulator.metric_snapshot import PEAK_NAMES, SUM_NAMES, TIMED_NAMES
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import BUILT_IN
-from cyproducer.network.protocol import DECODERS
 from cyproducer.observability import definitions
 from cyproducer.records.codecs import CODECS, Codec
 from cyproducer.records.compression import compressor_for
 from cyproducer.wire.messages import CLIENT, PRODUCE
+from cyproducer.wire.protocol import DECODERS
 from tools.harness.rig import Rig
 
 # Its constants have no stub.

@@ -81,8 +81,8 @@ def test_a_stub_with_docstrings_is_python(stub: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("callers/send_path", "SendPath"),
-        ("callers/bulk_path", "BulkPath"),
+        ("send/send_path", "SendPath"),
+        ("send/bulk_path", "BulkPath"),
         ("futures/delivery", "RecordFuture"),
         ("futures/bulk_future", "BulkFuture"),
         ("futures/bulk_future", "BulkMetadata"),

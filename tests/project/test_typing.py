@@ -23,8 +23,8 @@ import pytest
 
 import cyproducer
 from cyproducer import KafkaProducer, types
+from cyproducer.config.option_kinds import Refused
 from cyproducer.config.options import OPTIONS, Option
-from cyproducer.config.values import Refused
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.testing import MockProducer
 from tests.network.scripted_broker import ScriptedCluster

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyproducer import errors
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
 from tools.harness.rig import Rig
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

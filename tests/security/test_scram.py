@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 

@@ -10,7 +10,7 @@ import pytest
 
 from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 from cyproducer.security.sasl import SharedCredentials
 from cyproducer.security.tokens import Token, Tokens, expiry_of
 from tools.harness.until import until

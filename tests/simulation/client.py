@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cyproducer import errors
-from cyproducer.callers.send_path import SendPath
+from cyproducer._runtime import wire
+from cyproducer.clients.network_client import NetworkClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import PartitionerSpec, resolve_partitioner
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network.network_client import NetworkClient
-from cyproducer.runtime import wire
+from cyproducer.send.send_path import SendPath
 from cyproducer.structs import RecordMetadata
 from tests.simulation.credentials import Tasks
 from tests.simulation.network import Names, Network

@@ -7,7 +7,7 @@ does with the results.
 from collections.abc import Callable
 from typing import TypeVar
 
-from cyproducer.network.background import Background, Task
+from cyproducer.net.blocking_tasks import Background, Task
 from tests.simulation.world import World
 
 T = TypeVar("T")

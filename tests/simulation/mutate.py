@@ -30,27 +30,27 @@ class Mutation(NamedTuple):
 
 
 TRANSACTIONS = "cyproducer/control/transactions.py"
-CLIENT = "cyproducer/network/transaction_client.py"
+CLIENT = "cyproducer/clients/transaction_client.py"
 
 MUTATIONS = [
     Mutation(
         "wrong-culprit",
         "the record after the one that a broker named fails instead of it",
-        "cyproducer/network/produce_codec.pyx",
+        "cyproducer/wire/produce_codec.pyx",
         "found[place] = printable(",
         "found[(place + 1) % records] = printable(",
     ),
     Mutation(
         "lost-answer",
         "a request without a response counts as not written",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = False",
     ),
     Mutation(
         "half-is-whole",
         "a partly written request counts as written",
-        "cyproducer/network/batch_errors.pyx",
+        "cyproducer/sender/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = True",
     ),
@@ -136,7 +136,7 @@ MUTATIONS = [
     Mutation(
         "new-sequences",
         "a retried batch gets new sequences",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "        p.recovering = 1\n        take_off_wire(a, b)\n",
         "        p.recovering = 1\n        take_off_wire(a, b)\n"
         "        settle(b)\n        b.base_sequence = -1\n",
@@ -165,28 +165,28 @@ MUTATIONS = [
     Mutation(
         "late-deadline",
         "the check for overdue batches is 200 ms late",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "a.oldest.created_ns + self.delivery_timeout_ns",
         "a.oldest.created_ns + self.delivery_timeout_ns + 200_000_000",
     ),
     Mutation(
         "wire-deadline",
         "the check for overdue batches skips batches in flight",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "            if b.state != SEALING:\n",
         "            if b.state != SEALING and not b.in_request:\n",
     ),
     Mutation(
         "long-sleep",
         "the sender sleeps past the timeout of the oldest batch",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "        until = min(until, self.next_expiry_ns)\n",
         "",
     ),
     Mutation(
         "leak",
         "a batch that fails after its delivery timeout is not freed",
-        "cyproducer/accumulator/incomplete_batches.pyx",
+        "cyproducer/accumulator/batch_outcomes.pyx",
         "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
         "        self._free(b)\n        return 0\n",
         "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
@@ -195,70 +195,70 @@ MUTATIONS = [
     Mutation(
         "deaf-to-leaders",
         "metadata with a new leader is not applied",
-        "cyproducer/network/network_client.py",
+        "cyproducer/clients/network_client.py",
         "names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]",
         "names = [*change.topics_changed]",
     ),
     Mutation(
         "unheld-renewal",
         "a connection that renews its session takes Produce requests",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "            self._sender.hold(connection, True)\n            self.request",
         "            self.request",
     ),
     Mutation(
         "metadata-in-renewal",
         "a connection that renews its session takes other requests",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "if c.ready and not c.held and",
         "if c.ready and",
     ),
     Mutation(
         "held-for-ever",
         "a connection that has renewed its session takes no Produce requests",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "self._sender.hold(connection, False)",
         "pass",
     ),
     Mutation(
         "late-renewal",
         "a session is renewed after its end",
-        "cyproducer/network/authentication.py",
+        "cyproducer/net/authentication.py",
         "lifetime * (0.85 + 0.1 * self._rng())",
         "lifetime * (1.05 + 0.1 * self._rng())",
     ),
     Mutation(
         "early-renewal",
         "a session is renewed in its first half",
-        "cyproducer/network/authentication.py",
+        "cyproducer/net/authentication.py",
         "lifetime * (0.85 + 0.1 * self._rng())",
         "lifetime * (0.35 + 0.1 * self._rng())",
     ),
     Mutation(
         "hasty-renewal",
         "a short session is renewed within a second",
-        "cyproducer/network/authentication.py",
+        "cyproducer/net/authentication.py",
         "LEAST_INTERVAL_MS = 1050.0",
         "LEAST_INTERVAL_MS = 0.0",
     ),
     Mutation(
         "endless-session",
         "a connection takes requests after the end of its session",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "        self._sender.hold(connection, True)\n        if not",
         "        if not",
     ),
     Mutation(
         "hammering",
         "a broker that has refused the client is tried again soon",
-        "cyproducer/network/connector.py",
+        "cyproducer/net/connector.py",
         "try_next_address=not refuses_credentials(connection, cause)",
         "try_next_address=True",
     ),
     Mutation(
         "refused-once-each",
         "a bootstrap server that has refused the client is tried again as a broker",
-        "cyproducer/control/connections.py",
+        "cyproducer/control/node_states.py",
         "        if refused:\n            # Trying",
         "        if False:\n            # Trying",
     ),
@@ -272,7 +272,7 @@ MUTATIONS = [
     Mutation(
         "plain-batches",
         "the batches of a transaction lack the bit that says so",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "b.data, b.size, b.codec | self.attributes, b.count",
         "b.data, b.size, b.codec, b.count",
         True,
@@ -288,7 +288,7 @@ MUTATIONS = [
     Mutation(
         "early-end",
         "EndTxn goes out while a Produce request is unanswered",
-        "cyproducer/network/sender.pyx",
+        "cyproducer/sender/sender.pyx",
         "drained = a.incomplete == 0 and a.parked == 0 and a.on_wire == 0",
         "drained = a.incomplete == 0 and a.parked == 0",
         True,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from cyproducer.control.connections import Address
-from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
+from cyproducer.control.node_states import Address
+from cyproducer.net.dns import Resolution, Resolver, ResolveRequest
 from tests.simulation.world import NS_PER_MS, World
 
 PORT = 9092

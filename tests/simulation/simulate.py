@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
+from cyproducer.base.user_thread import user_thread
 from cyproducer.config import ProducerConfig
-from cyproducer.user_thread import user_thread
 from tests.simulation.check import check
 from tests.simulation.client import Client, Sent
 from tests.simulation.credentials import Vault

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from cyproducer.network.protocol import encode_sasl_authenticate, encode_sasl_handshake
+from cyproducer.wire.protocol import encode_sasl_authenticate, encode_sasl_handshake
 from tests.network.scripted_sasl import SaslServer
 from tests.network.scripted_wire import API_VERSIONS, PRODUCE, read_header
 from tests.simulation.model_sasl import SaslGate, SaslManners, Session

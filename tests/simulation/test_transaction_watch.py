@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from cyproducer.network import protocol
+from cyproducer.wire import protocol
 from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_homes import Homes
 from tests.simulation.model_transactions import TransactionManners, Transactions

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cyproducer import errors
+from cyproducer.clients.transaction_client import TransactionClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
-from cyproducer.network.connection import Connection
-from cyproducer.network.transaction_client import TransactionClient
+from cyproducer.net.connection import Connection
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.messages import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT
 from cyproducer.wire.schema import Api
@@ -162,12 +162,10 @@ class TransactionalClient(Client):
         assert found is not None
         return found
 
-    def _request(
-        self, connection: Connection, api: Api, correlation_id: int, frame: bytes, version: int | None = None
-    ) -> None:
+    def _request(self, connection: Connection, api: Api, *args: Any) -> None:
         if api in (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT):
             self._tried_in = self.transactions.machine.number
-        self._hand_over(connection, api, correlation_id, frame, version)
+        self._hand_over(connection, api, *args)
 
     @property
     def has_tried(self) -> bool:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
-from cyproducer.user_thread import user_thread
+from cyproducer.base.user_thread import user_thread
 from tests.simulation.client import Complaints, Sent
 from tests.simulation.model_broker import Broker
 from tests.simulation.model_cluster import Cluster

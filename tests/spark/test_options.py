@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret
+from cyproducer.config.option_kinds import Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import foreach_batch
 from cyproducer.spark.exactly_once.names import Sink

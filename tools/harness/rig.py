@@ -24,8 +24,6 @@ from typing import Any, Self, cast
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import ManualClock
-from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.callers.extensions import Extensions
 from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
 from cyproducer.control.idempotence import BatchFacts, Fate, Idempotence, Verdict
 from cyproducer.control.log_limit import LogLimit
@@ -34,9 +32,11 @@ from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.errors import KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.network.connection import Connection
-from cyproducer.network.sender import Sender
-from cyproducer.network.tls_transport import TlsSession
+from cyproducer.net.connection import Connection
+from cyproducer.net.tls_transport import TlsSession
+from cyproducer.send.bulk_path import BulkPath
+from cyproducer.send.extensions import Extensions
+from cyproducer.sender.sender import Sender
 from tools.harness.reference_records import (
     Batch,
     PartitionResponse,

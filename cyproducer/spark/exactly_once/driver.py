@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from cyproducer.base.words import printable
+from cyproducer.base.text import printable
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.cluster import Cluster, End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.forks import in_child
+from cyproducer.clients.topic_admin import READ, WRITE
 from cyproducer.errors import (
     AbortableError,
     ApplicationRecoverableError,
@@ -21,7 +22,6 @@ from cyproducer.errors import (
     TopicAuthorizationFailedError,
     UnsupportedVersionError,
 )
-from cyproducer.network.reading import READ, WRITE
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (
@@ -39,8 +39,8 @@ from cyproducer.structs import PreparedTransaction
 from cyproducer.transactions import DescribedTransaction, Outcome, TransactionAdmin
 
 if TYPE_CHECKING:
-    from cyproducer.control.record_decoder import Batch, Record
-    from cyproducer.network.transaction_client import TransactionClient
+    from cyproducer.clients.transaction_client import TransactionClient
+    from cyproducer.wire.record_decoder import Batch, Record
 
 log: Final = logging.getLogger("cyproducer.spark")
 

@@ -1,0 +1,279 @@
+"""The calls of ``KafkaProducer`` that begin and end transactions, and their twins for asyncio.
+
+Owns arguments, default timeouts, and ``with producer.transaction()``. Does not own what is allowed when
+(``control/transactions``), or waiting (``clients/transaction_client``). Every method is thread-safe, but the
+records of several threads go to the same transaction.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from cyproducer import errors
+from cyproducer._consumer_offsets import is_fenced, read_group, read_offsets
+from cyproducer.base.clock import monotonic_ns
+from cyproducer.base.durations import duration
+from cyproducer.base.text import line_prefix
+from cyproducer.control.transaction_calls import Event, Offsets, Prepared
+from cyproducer.structs import PreparedTransaction, TopicPartition
+
+if TYPE_CHECKING:
+    from cyproducer._runtime import Runtime
+    from cyproducer.clients.transaction_client import TransactionClient
+    from cyproducer.config import ProducerConfig
+
+log = logging.getLogger("cyproducer")
+
+
+class TransactionalCalls:
+    """A part of ``KafkaProducer``; see the module's docstring."""
+
+    if TYPE_CHECKING:
+        config: ProducerConfig
+
+        @property
+        def _runtime(self) -> Runtime: ...
+        def _not_in_callback(self, method: str) -> None: ...
+
+    _warned_of_group: bool = False
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Takes the ``transactional_id`` over: fences older producers, and aborts what they left open.
+
+        Call it once, before the first transaction. ``timeout`` is in seconds, None: ``max_block_ms``. After a
+        timeout the request goes on, and the same call waits for it.
+
+        Raises:
+            KafkaTimeoutError: no coordinator has answered in time.
+            InvalidSetupError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
+                brokers allow, or a broker is older than Kafka 2.5.
+            IllegalStateError: it was called before, or in a callback.
+        """
+        client, seconds = self._transactions("init_transactions"), self._seconds(timeout)
+        with self._timed("init"):
+            client.init(seconds)
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction: ``send()`` accepts records from now on. Sends nothing.
+
+        Raises:
+            IllegalStateError: a transaction is open, or ``init_transactions()`` has not succeeded yet.
+            ApplicationRecoverableError: this producer was fenced, or has failed otherwise.
+        """
+        client = self._transactions("begin_transaction")
+        with self._timed("begin"):
+            client.begin()
+
+    def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout: float | None = None) -> None:
+        """Makes positions of a consumer group part of the transaction: they are committed with its records.
+
+        ``offsets``: {TopicPartition: offset or OffsetAndMetadata}, the next offset to read of each partition;
+        kafka-python's, aiokafka's and confluent-kafka's objects are taken as they are. ``group``: what the
+        consumer's ``consumer_group_metadata()`` returns, so that a member that has lost its partitions is
+        refused (KIP-447), or a group id, with which nobody is refused. ``timeout`` is in seconds, None:
+        ``max_block_ms``.
+
+        Raises:
+            AbortableError: the group or a partition refuses it: abort the transaction. If the group has
+                rebalanced, the cause says so.
+            KafkaTimeoutError: not acknowledged in time; the same call goes on.
+            TypeError, ValueError: the arguments; nothing was sent.
+            IllegalStateError: no transaction is open.
+        """
+        client, seconds = self._transactions("send_offsets_to_transaction"), self._seconds(timeout)
+        found = Offsets(read_group(group), read_offsets(offsets))
+        if not is_fenced(found.group) and not self._warned_of_group:
+            self._warned_of_group = True
+            log.warning(
+                "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that "
+                "has lost its partitions is not refused, and may process records twice; pass what the "
+                "consumer's consumer_group_metadata() returns",
+                line_prefix(self.config.client_id),
+                found.group.group_id,
+            )
+        with self._timed("send-offsets"):
+            client.send_offsets(found, seconds)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Waits for all records and their callbacks, and commits them, with the offsets, as one.
+
+        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a
+        timeout the commit may still succeed: call it again to learn the outcome. An abort is refused then,
+        unless records are still missing.
+
+        Raises:
+            AbortableError: a record has failed, or was not accepted by ``send()``: call
+                ``abort_transaction()``. The cause is the first error.
+            ApplicationRecoverableError: this producer was fenced, or has failed otherwise: make a new one.
+                All futures are done.
+            KafkaTimeoutError: the outcome is not known yet.
+            IllegalStateError: no transaction is open.
+        """
+        self._end("commit_transaction", Event.COMMIT, timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Aborts the transaction: readers with ``read_committed`` never see its records.
+
+        Records that were not sent yet fail with ``TransactionAbortedError``; all futures are done when this
+        returns. ``timeout`` is in seconds, None: ``max_block_ms``.
+
+        Raises:
+            ApplicationRecoverableError: this producer was fenced, or has failed otherwise: make a new one.
+                All futures are done.
+            KafkaTimeoutError: not acknowledged in time; the same call goes on.
+            IllegalStateError: no transaction is open, or its commit may already have been sent.
+        """
+        self._end("abort_transaction", Event.ABORT, timeout)
+
+    def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
+        """Waits for all records and their callbacks; anybody may end the transaction from then on.
+
+        Returns what ``cyproducer.transactions.commit()`` and ``abort()`` need, in any process. It rests on
+        EndTxn, which a coordinator takes from whoever knows the transactional id, producer id and epoch. It
+        ends when the broker aborts the transaction, ``transaction_timeout_ms`` after its first record.
+        ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and ``abort_transaction()``
+        end it here. ``timeout`` and errors are those of ``commit_transaction()``.
+        """
+        prepared: Prepared = self._end("prepare_transaction", Event.PREPARE, timeout)
+        written = self._runtime.sender.written_offsets()
+        assert self.config.transactional_id is not None
+        return PreparedTransaction(
+            self.config.transactional_id,
+            prepared.producer_id,
+            prepared.epoch,
+            prepared.protocol,
+            prepared.empty,
+            {TopicPartition(*place): offsets for place, offsets in sorted(written.items())},
+        )
+
+    def transaction(self, timeout: float | None = None) -> "Transaction":
+        """A block that is one transaction: ``with producer.transaction():``, or ``async with``.
+
+        Begins at the start and commits at the end. If the block or the commit raises, the transaction is
+        aborted, and the exception is raised further. ``timeout``: that of the commit and of the abort.
+        """
+        self._transactions("transaction")
+        return Transaction(self, timeout)
+
+    # For asyncio
+
+    async def init_transactions_async(self, timeout: float | None = None) -> None:
+        """``init_transactions()`` for asyncio: lets the loop run."""
+        await self._in_thread(self.init_transactions, timeout)
+
+    async def send_offsets_to_transaction_async(
+        self, offsets: Any, group: Any, timeout: float | None = None
+    ) -> None:
+        """``send_offsets_to_transaction()`` for asyncio: lets the loop run."""
+        await self._in_thread(self.send_offsets_to_transaction, offsets, group, timeout)
+
+    async def commit_transaction_async(self, timeout: float | None = None) -> None:
+        """``commit_transaction()`` for asyncio: lets the loop run. If the task is cancelled, it goes on."""
+        await self._in_thread(self.commit_transaction, timeout)
+
+    async def abort_transaction_async(self, timeout: float | None = None) -> None:
+        """``abort_transaction()`` for asyncio: lets the loop run. If the task is cancelled, it goes on."""
+        await self._in_thread(self.abort_transaction, timeout)
+
+    async def prepare_transaction_async(self, timeout: float | None = None) -> PreparedTransaction:
+        """``prepare_transaction()`` for asyncio: lets the loop run."""
+        prepared: PreparedTransaction = await self._in_thread(self.prepare_transaction, timeout)
+        return prepared
+
+    async def _in_thread(self, method: Any, *arguments: Any) -> Any:
+        # Imported here: asyncio would double the import time of this package.
+        from cyproducer._asyncio_thread import in_thread
+
+        return await in_thread(f"cyproducer-{method.__name__} | {self.config.client_id}", method, *arguments)
+
+    # Common
+
+    def _drop_refused(self) -> None:
+        """For dead letters: transactions may be committed without records that are refused for their
+        content, which the caller must handle."""
+        self._transactions("begin_transaction").machine.drops_refused = True
+
+    def _transactions(self, method: str) -> "TransactionClient":
+        self._not_in_callback(method)
+        client = self._runtime.client.transactions
+        if client is None:
+            raise errors.IllegalStateError(
+                f"{method}() needs a transactional_id, and this producer has none: "
+                "KafkaProducer(transactional_id=...)"
+            )
+        return client
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
+
+    def _end(self, method: str, event: Event, timeout: float | None) -> Any:
+        self._transactions(method)
+        seconds = self._seconds(timeout)
+        if timeout is None and event is not Event.ABORT:
+            seconds += self.config.delivery_timeout_ms / 1000
+        with self._timed("abort" if event is Event.ABORT else "commit"):
+            return self._runtime.end_transaction(event, seconds)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Adds the time of a block to the metrics."""
+        began_ns = monotonic_ns()
+        try:
+            yield
+        finally:
+            self._runtime.accumulator.add_transaction_time(step, monotonic_ns() - began_ns)
+
+
+class Transaction:
+    """One transaction as a block. ``KafkaProducer.transaction()`` makes it."""
+
+    def __init__(self, producer: TransactionalCalls, timeout: float | None) -> None:
+        self._producer = producer
+        self._timeout = timeout
+
+    def __enter__(self) -> Self:
+        self._producer.begin_transaction()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort(error)
+            return
+        try:
+            self._producer.commit_transaction(self._timeout)
+        except errors.AbortableError as failed:
+            self._abort(failed)
+            raise
+
+    def _abort(self, error: BaseException) -> None:
+        """Aborts because of ``error``, which what the abort raises must not hide."""
+        try:
+            self._producer.abort_transaction(self._timeout)
+        except errors.KafkaError as second:
+            error.add_note(f"aborting the transaction failed, too: {second}")
+
+    async def __aenter__(self) -> Self:
+        self._producer.begin_transaction()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._abort_async(error)
+            return
+        try:
+            await self._producer.commit_transaction_async(self._timeout)
+        except errors.AbortableError as failed:
+            await self._abort_async(failed)
+            raise
+
+    async def _abort_async(self, error: BaseException) -> None:
+        try:
+            await self._producer.abort_transaction_async(self._timeout)
+        except errors.KafkaError as second:
+            error.add_note(f"aborting the transaction failed, too: {second}")

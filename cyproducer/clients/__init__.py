@@ -1,0 +1,1 @@
+"""What is asked of brokers besides Produce: metadata, producer ids, transactions, topics."""

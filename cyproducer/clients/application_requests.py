@@ -1,0 +1,350 @@
+"""Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
+
+Owns the requests that wait for a connection, and the threads that wait for responses. Does not interpret
+anything or connect (``connector``). A request fails with its connection: whoever has sent it decides what
+follows, or ``Attempts`` sends another one.
+
+Any number of requests may be in flight, also of the same kind, and beside the requests of the rest of the
+client.
+
+``tick`` runs with the loop lock held, one call at a time. The methods under "From application threads" may be
+called from any thread.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
+from cyproducer.base.threads import Condition
+from cyproducer.config import ProducerConfig
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_ending import refusal
+from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.net.connection import Connection
+from cyproducer.net.connector import Connector
+from cyproducer.sender.sender import Sender
+from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
+from cyproducer.wire.protocol import Decode
+from cyproducer.wire.schema import Api
+
+Encode = Callable[[int, int, str], bytes]
+"""Makes a request's frame from its version, its correlation id and the client id."""
+_ANSWERED_LATE_S = 0.5
+"""How often a waiting thread looks, in case that nobody has woken it."""
+
+
+def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
+    """Makes an ``Encode`` of an encoder and of the arguments behind its first three."""
+    return lambda version, number, client_id: encode(version, number, client_id, *arguments)
+
+
+class ApplicationRequest:
+    """A request that a program wants a broker to answer, and the outcome.
+
+    ``done``: one of ``response`` and ``error`` is set. ``final``: it would get the same error again, as the
+    broker lacks the API, refuses this client, or the request cannot be encoded. ``node_id`` and ``where``:
+    the broker that was asked, -1 and "" if none was.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        encode: Encode,
+        *,
+        decode: Decode | None = None,
+        node_id: int | None = None,
+        highest: int | None = None,
+    ) -> None:
+        """
+        Args:
+            api: the kind of request.
+            encode: makes the frame.
+            decode: decodes the response; None: as ``DECODERS`` says. With a decoder of its own, a Metadata
+                response is only for the program: its brokers are not noted.
+            node_id: the broker to ask; None: any.
+            highest: the highest version to use; None: the highest that was agreed on.
+        """
+        self.api = api
+        self.encode = encode
+        self.decode = decode
+        self.wanted_node = node_id
+        self.highest = highest
+        self.node_id = -1
+        self.where = ""
+        self.response: Any = None
+        self.error: BaseException | None = None
+        self.final = False
+        self.done = False
+        self.withdrawn = False
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: if it was not sent yet, it never is. Any thread."""
+        self.withdrawn = True
+
+
+class ApplicationRequests:
+    """The requests of one client. See the module's docstring."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        sender: Sender,
+        rng: Callable[[], float],
+        connector: Connector,
+        nodes: Callable[[], Sequence[int]],
+        diagnosis: Callable[[], str],
+    ) -> None:
+        """
+        Args:
+            config: the client's options.
+            sender: is woken up by a new request.
+            rng: returns a float in [0, 1), for the choice among brokers.
+            connector: sends requests, and connects to brokers.
+            nodes: returns the nodes to connect to if there is no connection.
+            diagnosis: says for errors why nothing gets through.
+        """
+        self._config = config
+        self._sender = sender
+        self._rng = rng
+        self._connector = connector
+        self._nodes = nodes
+        self._diagnosis = diagnosis
+        # Filled by application threads, emptied by the sender thread.
+        self._submitted: deque[ApplicationRequest] = deque()
+        # Without a connection yet, in the order in which they were submitted.
+        self._waiting: list[ApplicationRequest] = []
+        self._closed: BaseException | None = None
+        # Notifies application threads that a request is done.
+        self._changed = Condition()
+
+    # From application threads
+
+    def send(self, request: ApplicationRequest) -> ApplicationRequest:
+        """Sends a request, and returns it; ``wait`` waits for the response."""
+        refuse_wait_of_sender(f"asking brokers for {request.api.name}")
+        self._submitted.append(request)
+        self._sender.request_control()
+        return request
+
+    def wait(self, requests: Iterable[ApplicationRequest], timeout_s: float) -> None:
+        """Waits until one of them is done, up to ``timeout_s`` seconds; so long if there are none.
+
+        Raises:
+            ProducerClosedError: the client was closed.
+        """
+        asked = list(requests)
+        deadline = monotonic_s() + timeout_s
+        with self._changed:
+            while not any(request.done for request in asked):
+                if self._closed is not None:
+                    raise errors.copied(self._closed)
+                left = deadline - monotonic_s()
+                if left <= 0:
+                    return
+                self._changed.wait(min(left, _ANSWERED_LATE_S))
+
+    # With the loop lock held
+
+    def tick(self, now_ms: float, denied: BaseException | None) -> float:
+        """Sends what can be sent; returns the milliseconds until the next attempt.
+
+        ``denied``: why the brokers refuse this client's credentials; None if they do not.
+        """
+        while self._submitted:
+            self._waiting.append(self._submitted.popleft())
+        if not self._waiting:
+            return math.inf
+        wait_ms = math.inf
+        still_waiting = []
+        for request in self._waiting:
+            if request.withdrawn:
+                continue
+            connection, attempt_ms = self._connection(request, now_ms, denied)
+            if connection is not None:
+                self._send(request, connection)
+            elif not request.done:
+                wait_ms = min(wait_ms, attempt_ms)
+                still_waiting.append(request)
+        self._waiting = still_waiting
+        return wait_ms
+
+    def _connection(
+        self, request: ApplicationRequest, now_ms: float, denied: BaseException | None
+    ) -> tuple[Connection | None, float]:
+        """Returns a connection for the request, or None and when to try again."""
+        free = self._connector.free(now_ms)
+        node_id = request.wanted_node
+        if node_id is not None:
+            free = [connection for connection in free if connection.node_id == node_id]
+        if free:
+            return min(free, key=lambda c: (c.in_flight, self._rng())), 0
+        if denied is not None:
+            self._refuse(request, errors.copied(denied))
+            return None, math.inf
+        if node_id is None:
+            seek_ms = self._connector.seek(self._nodes(), now_ms)
+            return None, min(seek_ms, self._connector.throttled_ms(now_ms))
+        wait_ms = self._connector.reach(node_id, now_ms)
+        if wait_ms is None:
+            self._finish(
+                request,
+                errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self._diagnosis()}"),
+            )
+            return None, math.inf
+        return None, wait_ms
+
+    def _send(self, request: ApplicationRequest, connection: Connection) -> None:
+        request.node_id, request.where = connection.node_id, connection.where
+        api = request.api
+        version = connection.handshake.versions.get(api)
+        if version is None:
+            error = errors.UnsupportedVersionError(
+                f"{connection.where} is too old: it has no {api.name}, which needs {api.since} or later"
+            )
+            self._refuse(request, error)
+            return
+        if request.highest is not None:
+            version = min(version, request.highest)
+        number = connection.next_correlation_id()
+        try:
+            frame = request.encode(version, number, self._config.client_id)
+        except Exception as error:
+            # A program's text that cannot be sent is the program's problem, and not this client's end.
+            self._refuse(request, error)
+            return
+        self._connector.request(
+            connection,
+            api,
+            version,
+            number,
+            frame,
+            partial(self._on_response, request),
+            lambda connection, cause, now_ms: self._finish(request, errors.copied(cause)),
+            decode=request.decode,
+        )
+
+    def _on_response(
+        self, request: ApplicationRequest, connection: Connection, version: int, response: Any, now_ms: float
+    ) -> None:
+        if request.api is FIND_COORDINATOR and response.error_code == 0:
+            self._connector.know(response.node_id, response.host, response.port)
+        elif request.api is METADATA and request.decode is None:
+            for broker in response.brokers:
+                self._connector.know(broker.node_id, broker.host, broker.port)
+        self._finish(request, response=response)
+
+    def end(self, error: BaseException) -> None:
+        """The loop has ended: no request is answered any more."""
+        with self._changed:
+            self._closed = error
+            self._changed.notify_all()
+
+    def _refuse(self, request: ApplicationRequest, error: BaseException) -> None:
+        request.final = True
+        self._finish(request, error)
+
+    def _finish(
+        self, request: ApplicationRequest, error: BaseException | None = None, response: Any = None
+    ) -> None:
+        with self._changed:
+            request.error, request.response, request.done = error, response, True
+            self._changed.notify_all()
+
+
+class Attempts:
+    """Sends the requests of one call, and repeats them until its deadline. Not thread-safe."""
+
+    def __init__(
+        self,
+        requests: ApplicationRequests,
+        backoff: ExponentialBackoff,
+        diagnosis: Callable[[], str],
+        what: str,
+        deadline: float,
+        seconds: float,
+    ) -> None:
+        """
+        Args:
+            requests: sends requests.
+            backoff: the delay between two attempts.
+            diagnosis: says for errors why nothing gets through.
+            what: the call, for errors.
+            deadline: by ``monotonic_s()``.
+            seconds: the whole time until then, for errors.
+        """
+        self._requests = requests
+        self._backoff = backoff
+        self._diagnosis = diagnosis
+        self._what = what
+        self._deadline = deadline
+        self._seconds = seconds
+        # In a row.
+        self._failures = 0
+        self._last: BaseException | None = None
+
+    def send(self, *requests: ApplicationRequest) -> bool:
+        """Sends requests, and waits for all; False, after the backoff, if one has failed and may be repeated.
+
+        Raises:
+            KafkaTimeoutError: the deadline.
+            Exception: the error of a request that would get it again.
+        """
+        try:
+            for request in requests:
+                self._requests.send(request)
+            while open_ones := [request for request in requests if not request.done]:
+                left = self._deadline - monotonic_s()
+                if left <= 0:
+                    asked = open_ones[0]
+                    node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
+                    raise self._too_late(f"{asked.api.name} is not answered by {node}")
+                self._requests.wait(open_ones, left)
+        finally:
+            for request in requests:
+                request.withdraw()
+        failed = [request for request in requests if request.error is not None]
+        for request in failed:
+            assert request.error is not None
+            if request.final:
+                raise request.error
+        if failed:
+            assert failed[0].error is not None
+            self.failed(failed[0].error)
+        return not failed
+
+    def succeeded(self) -> None:
+        """There was progress: what failed before does not count any more."""
+        self._failures, self._last = 0, None
+
+    def failed(self, error: BaseException) -> None:
+        """Waits before the next attempt.
+
+        Raises:
+            KafkaTimeoutError: the deadline.
+        """
+        self._failures += 1
+        self._last = error
+        left = self._deadline - monotonic_s()
+        if left <= 0:
+            raise self._too_late("there is no time for another attempt")
+        self._requests.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
+
+    def refused(self, code: int, what: str, message: str | None = None) -> None:
+        """Raises the error of a code, or waits if it may go away. ``message``: the broker's own text."""
+        error = refusal(code, what, message)
+        if not error.retriable:
+            raise error
+        self.failed(error)
+
+    def _too_late(self, waiting: str) -> errors.KafkaTimeoutError:
+        last = f", after {self._failures} failed: {self._last}" if self._last is not None else ""
+        error = errors.KafkaTimeoutError(
+            f"{self._what} not complete within {self._seconds:g} s: {waiting}{last}; {self._diagnosis()}"
+        )
+        error.__cause__ = self._last
+        return error

@@ -1,0 +1,426 @@
+"""Reads topics, describes them and creates them, on threads of the program.
+
+Owns which broker is asked for what, the leaders that are known, and what is asked again until the deadline.
+Does not own what is in a batch (``wire/record_decoder``) or sending requests (``application_requests``).
+Any thread may call it.
+
+Everything is read that is below the high watermark, committed or not, with the markers of transactions: the
+caller decides what counts. A topic is never created by looking at it.
+
+Every call takes ``deadline``, by ``monotonic_s()``, and ``seconds``, the whole time until then, for the
+message of the ``KafkaTimeoutError`` that it raises. What may go away is asked again until then: lost
+connections, leaders that move, and every error code whose class is retriable. The others are raised, with the
+broker's own text.
+
+Sources: Kafka protocol guide; KIP-4, KIP-79, KIP-98, KIP-133, KIP-207 (``OFFSET_NOT_AVAILABLE``), KIP-590.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
+from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.wire import protocol
+from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
+from cyproducer.wire.record_decoder import Batch, batches
+from cyproducer.wire.responses import (
+    NOT_ASKED,
+    DescribedConfigs,
+    FetchedPartition,
+    MetadataResponse,
+    TopicInfo,
+)
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""How much one response has at most, unless its first batch is larger."""
+CREATE_WAIT_S = 15.0
+"""How long a broker may take to create a topic, before it is asked again."""
+UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 3, 29, 36, 41
+READ, WRITE = 3, 4
+"""Numbers of Kafka's ``AclOperation``."""
+
+
+class Topic(NamedTuple):
+    """A topic that exists. ``topic_id`` has 16 bytes, zeros before Kafka 2.8: another id is another topic.
+
+    ``leaders``: partition -> the node id of its leader, -1 if it has none now.
+    """
+
+    name: str
+    topic_id: bytes
+    leaders: dict[int, int]
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions, in order."""
+        return sorted(self.leaders)
+
+
+class Reading:
+    """Reads from one cluster. See the module's docstring. Thread-safe."""
+
+    def __init__(
+        self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
+    ) -> None:
+        """
+        Args:
+            requests: sends requests.
+            backoff: the delay between two attempts.
+            diagnosis: says for errors why nothing gets through.
+        """
+        self._requests = requests
+        self._backoff = backoff
+        self._diagnosis = diagnosis
+        # Each access is one operation of a dict; a wrong leader is noticed when it is asked.
+        self._leaders: dict[tuple[str, int], int] = {}
+
+    def topic(self, name: str, deadline: float, seconds: float, *, wait: bool = False) -> Topic | None:
+        """Looks a topic up; None if there is none.
+
+        Brokers hear of a new topic one after the other. ``wait``: not None, but waits until a broker knows
+        it, with a leader for each partition.
+
+        Raises:
+            InvalidTopicError: there can be no topic of this name.
+            TopicAuthorizationFailedError: the principal lacks Describe on the topic.
+            KafkaTimeoutError: no broker has told in time.
+        """
+        attempts = self._attempts(f"look-up of topic {name!r}", deadline, seconds)
+        while True:
+            found = self._look_up(name, attempts)
+            if found is None:
+                continue
+            if found.error_code == UNKNOWN_TOPIC_OR_PARTITION and not wait:
+                return None
+            if found.error_code:
+                attempts.refused(found.error_code, f"Metadata of topic {name!r}")
+                continue
+            topic = Topic(name, found.topic_id, {each.partition: each.leader for each in found.partitions})
+            if wait and any(leader < 0 for leader in topic.leaders.values()):
+                attempts.failed(errors.LeaderNotAvailableError(f"a partition of {name!r} has no leader"))
+                continue
+            return topic
+
+    def denied(
+        self, names: Sequence[str], operations: Sequence[int], deadline: float, seconds: float
+    ) -> dict[str, list[int]]:
+        """Returns which of the operations the principal may not do with topics, without the topics with which
+        it may do all, or that do not exist (KIP-430).
+
+        Raises:
+            InvalidTopicError: there can be no topic of such a name.
+            KafkaTimeoutError: no broker has told in time.
+        """
+        attempts = self._attempts(f"look-up of the rights on {', '.join(names)}", deadline, seconds)
+        while True:
+            metadata = self._metadata(names, attempts, True)
+            if metadata is None:
+                continue
+            found = {}
+            failed = False
+            for each in metadata.topics:
+                may = each.authorized_operations
+                if each.error_code == TOPIC_AUTHORIZATION_FAILED:
+                    may = 0
+                elif each.error_code == UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:
+                    continue
+                elif each.error_code:
+                    attempts.refused(each.error_code, f"Metadata of topic {each.name!r}")
+                    failed = True
+                if each.name is not None and (less := [op for op in operations if not may >> op & 1]):
+                    found[each.name] = less
+            if not failed:
+                return found
+
+    def offsets(self, topic: str, partition: int, deadline: float, seconds: float) -> tuple[int, int]:
+        """Returns the partition's first offset and its high watermark, the offset behind its last record.
+
+        The records of open transactions are below it, too.
+
+        Raises:
+            TopicAuthorizationFailedError: the principal lacks Describe on the topic.
+            KafkaTimeoutError: no leader has told in time, or there is no such partition.
+        """
+        name = f"{topic}-{partition}"
+        attempts = self._attempts(f"look-up of the offsets of {name}", deadline, seconds)
+        # First the beginning: a later end is not before it.
+        timestamps = (protocol.EARLIEST, protocol.LATEST)
+        while True:
+            node_id = self._leader(topic, partition, attempts)
+            if node_id is None:
+                continue
+            requests = [
+                ApplicationRequest(
+                    LIST_OFFSETS,
+                    framing(protocol.encode_list_offsets, topic, partition, timestamp),
+                    node_id=node_id,
+                )
+                for timestamp in timestamps
+            ]
+            if not attempts.send(*requests):
+                self._forget(topic, partition)
+                continue
+            found = [_part(request.response.offsets, topic, partition, request) for request in requests]
+            code = next((each.error_code for each in found if each.error_code), 0)
+            if code:
+                self._forget(topic, partition)
+                attempts.refused(code, f"ListOffsets of {name} at {requests[0].where}")
+                continue
+            start, end = (int(each.offset) for each in found)
+            if not 0 <= start <= end:
+                raise errors.KafkaProtocolError(
+                    f"ListOffsets response of {requests[0].where}: {name} begins at offset {start} and ends "
+                    f"at {end}; it must be 0 or more, and end not before its beginning"
+                )
+            return start, end
+
+    def batches(
+        self, topic: str, partition: int, first: int, end: int, deadline: float, seconds: float
+    ) -> Iterator[Batch]:
+        """Yields the batches that have offsets from ``first`` to before ``end``, in order.
+
+        The first and the last batch may have others, too. Offsets have gaps where a topic was compacted.
+        ``end`` must be an end that ``offsets`` has returned, or less: it is waited for. The time that the
+        caller takes between two batches counts.
+
+        Raises:
+            OffsetOutOfRangeError: ``first`` is before the partition's first offset, or behind its end.
+            CorruptRecordError: a batch is damaged.
+            UnsupportedForMessageFormatError: the records were written before Kafka 0.11.
+            TopicAuthorizationFailedError: the principal lacks Read on the topic.
+            KafkaTimeoutError: not all was read in time; the message says how far it was read.
+        """
+        name = f"{topic}-{partition}"
+        attempts = self._attempts(f"reading offsets {first} to {end} of {name}", deadline, seconds)
+        offset = first
+        while offset < end:
+            node_id = self._leader(topic, partition, attempts)
+            if node_id is None:
+                continue
+            encode = framing(protocol.encode_fetch, topic, partition, offset, FETCH_BYTES)
+            request = ApplicationRequest(FETCH, encode, node_id=node_id)
+            if not attempts.send(request):
+                self._forget(topic, partition)
+                continue
+            response = request.response
+            if response.error_code:
+                attempts.refused(response.error_code, f"Fetch at {request.where}")
+                continue
+            found: FetchedPartition = _part(response.partitions, topic, partition, request)
+            if found.error_code:
+                self._forget(topic, partition)
+                attempts.refused(found.error_code, f"Fetch of offset {offset} of {name} at {request.where}")
+                continue
+            before = offset
+            for batch in batches(found.records):
+                if batch.last_offset < offset:
+                    # The broker looks for a batch from an earlier place on.
+                    continue
+                if batch.base_offset >= end:
+                    return
+                offset = batch.last_offset + 1
+                yield batch
+            if offset > before:
+                attempts.succeeded()
+            else:
+                # The high watermark of a new leader comes late. Otherwise there is a batch: compaction keeps
+                # the last one of a log, if need be without records.
+                attempts.failed(
+                    errors.OffsetNotAvailableError(
+                        f"{request.where} has nothing from offset {offset} on, below its high watermark "
+                        f"{found.high_watermark}"
+                    )
+                )
+
+    def topic_configs(
+        self, names: Sequence[str], deadline: float, seconds: float
+    ) -> dict[str, dict[str, str]]:
+        """Returns the options of topics, with defaults; topics that do not exist are left out.
+
+        Options without a value, and secret ones, are left out, too.
+
+        Raises:
+            TopicAuthorizationFailedError: the principal lacks DescribeConfigs on a topic.
+            KafkaTimeoutError: no broker has told in time.
+        """
+        attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
+        while True:
+            encode = framing(protocol.encode_describe_configs, protocol.TOPIC, names)
+            request = ApplicationRequest(DESCRIBE_CONFIGS, encode)
+            if not attempts.send(request):
+                continue
+            results: list[DescribedConfigs] = request.response.results
+            refused = [each for each in results if each.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION)]
+            if refused:
+                what = f"DescribeConfigs of topic {refused[0].name!r} at {request.where}"
+                attempts.refused(refused[0].error_code, what, refused[0].error_message)
+                continue
+            return {
+                each.name: {key: value for key, value in each.configs.items() if value is not None}
+                for each in results
+                if not each.error_code
+            }
+
+    def brokers_config(self, name: str, deadline: float, seconds: float) -> dict[int, str | None]:
+        """Returns an option of each broker, by node id; None if it has none, or if it is secret.
+
+        Raises:
+            ClusterAuthorizationFailedError: the principal lacks DescribeConfigs on the cluster.
+            KafkaTimeoutError: not all brokers have told in time.
+        """
+        attempts = self._attempts(f"description of {name} of the brokers", deadline, seconds)
+        while True:
+            metadata = self._metadata([], attempts)
+            if metadata is None:
+                continue
+            requests = [
+                ApplicationRequest(
+                    DESCRIBE_CONFIGS,
+                    framing(protocol.encode_describe_configs, protocol.BROKER, [str(broker.node_id)], [name]),
+                    node_id=broker.node_id,
+                )
+                for broker in metadata.brokers
+            ]
+            if not attempts.send(*requests):
+                continue
+            results = [_only(request.response.results, request) for request in requests]
+            refused = [
+                (each, request) for each, request in zip(results, requests, strict=True) if each.error_code
+            ]
+            if refused:
+                result, request = refused[0]
+                what = f"DescribeConfigs of the broker at {request.where}"
+                attempts.refused(result.error_code, what, result.error_message)
+                continue
+            return {
+                broker.node_id: each.configs.get(name)
+                for broker, each in zip(metadata.brokers, results, strict=True)
+            }
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication: int,
+        configs: Mapping[str, str],
+        deadline: float,
+        seconds: float,
+    ) -> bool:
+        """Creates a topic; False if there is one already, which may be of an attempt whose answer was lost.
+
+        Brokers hear of it one after the other: see ``topic``.
+
+        Args:
+            name: of the topic.
+            partitions: how many; -1: the brokers' default, from Kafka 2.4 on.
+            replication: replicas of each partition; -1: the brokers' default, from Kafka 2.4 on.
+            configs: options of the topic.
+            deadline: see the module's docstring.
+            seconds: see there.
+
+        Raises:
+            TopicAuthorizationFailedError: the principal lacks Create on the topic and on the cluster.
+            PolicyViolationError, InvalidConfigurationError, InvalidReplicationFactorError,
+                InvalidPartitionsError, InvalidTopicError: the cluster refuses it.
+            ValueError: -1, and the broker is older than Kafka 2.4.
+            KafkaTimeoutError: it may have been created.
+        """
+        attempts = self._attempts(f"creation of topic {name!r}", deadline, seconds)
+        # With KRaft, every broker hands it to the controller.
+        controller: int | None = None
+        while True:
+            timeout_s = min(CREATE_WAIT_S, max(0.0, deadline - monotonic_s()))
+            encode = framing(
+                protocol.encode_create_topics,
+                name,
+                partitions,
+                replication,
+                configs,
+                int(timeout_s * 1000),
+            )
+            request = ApplicationRequest(CREATE_TOPICS, encode, node_id=controller)
+            if not attempts.send(request):
+                controller = None
+                continue
+            created = _only(request.response.topics, request)
+            if not created.error_code:
+                return True
+            if created.error_code == TOPIC_ALREADY_EXISTS:
+                return False
+            what = f"CreateTopics of {name!r} at {request.where}"
+            if created.error_code == NOT_CONTROLLER and controller is None:
+                metadata = self._metadata([], attempts)
+                if metadata is not None and metadata.controller_id >= 0:
+                    controller = metadata.controller_id
+                    continue
+            controller = None
+            attempts.refused(created.error_code, what, created.error_message)
+
+    # Leaders
+
+    def _metadata(
+        self, names: Sequence[str], attempts: Attempts, rights: bool = False
+    ) -> MetadataResponse | None:
+        request = ApplicationRequest(METADATA, framing(protocol.encode_metadata, names, False, rights))
+        if not attempts.send(request):
+            return None
+        response: MetadataResponse = request.response
+        if response.error_code:
+            attempts.refused(response.error_code, f"Metadata at {request.where}")
+            return None
+        return response
+
+    def _look_up(self, name: str, attempts: Attempts) -> TopicInfo | None:
+        """Asks any broker for a topic, and notes its leaders; None: nothing was heard."""
+        metadata = self._metadata([name], attempts)
+        if metadata is None:
+            return None
+        found = next((each for each in metadata.topics if each.name == name), None)
+        if found is None:
+            raise errors.KafkaProtocolError(f"a Metadata response lacks the topic {name!r}")
+        for each in found.partitions:
+            if each.leader >= 0:
+                self._leaders[name, each.partition] = each.leader
+        return found
+
+    def _leader(self, topic: str, partition: int, attempts: Attempts) -> int | None:
+        """Returns the node id of the leader; None: ask again."""
+        known = self._leaders.get((topic, partition))
+        if known is not None:
+            return known
+        found = self._look_up(topic, attempts)
+        if found is None:
+            return None
+        if found.error_code:
+            attempts.refused(found.error_code, f"Metadata of topic {topic!r}")
+            return None
+        known = self._leaders.get((topic, partition))
+        if known is None:
+            numbers = [each.partition for each in found.partitions]
+            problem = "has no leader" if partition in numbers else f"is not one of {len(numbers)}"
+            attempts.failed(
+                errors.LeaderNotAvailableError(f"partition {partition} of topic {topic!r} {problem}")
+            )
+        return known
+
+    def _forget(self, topic: str, partition: int) -> None:
+        self._leaders.pop((topic, partition), None)
+
+    def _attempts(self, what: str, deadline: float, seconds: float) -> Attempts:
+        return Attempts(self._requests, self._backoff, self._diagnosis, what, deadline, seconds)
+
+
+def _part(parts: Sequence[Any], topic: str, partition: int, request: ApplicationRequest) -> Any:
+    """Returns the partition that was asked for from a response."""
+    return _only([each for each in parts if (each.topic, each.partition) == (topic, partition)], request)
+
+
+def _only(found: Sequence[Any], request: ApplicationRequest) -> Any:
+    if len(found) != 1:
+        raise errors.KafkaProtocolError(
+            f"{request.api.name} response of {request.where}: it must have what was asked for once, not "
+            f"{len(found)} times"
+        )
+    return found[0]

@@ -1,0 +1,526 @@
+"""Carries out transactions: sends their requests, and makes application threads wait for their calls.
+
+Owns the threads that wait, and applying the state of ``control/transactions`` to the sender: which records
+are accepted, under which identity they are sent, and which are given up. Does not decide
+(``control/transactions``) or connect (``connector``).
+
+``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
+"From application threads" may be called from any thread.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from cyproducer import errors
+from cyproducer.base.clock import monotonic_s
+from cyproducer.base.log import Log
+from cyproducer.base.threads import Condition
+from cyproducer.config import ProducerConfig
+from cyproducer.control.idempotence import Idempotence
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_calls import (
+    Call,
+    CloseCall,
+    Event,
+    Offsets,
+    OffsetsCall,
+    ResumeCall,
+    State,
+)
+from cyproducer.control.transaction_requests import (
+    FIRST,
+    HIGHEST_PRODUCE,
+    SECOND,
+    AddOffsets,
+    AddPartitions,
+    AskLevel,
+    AskMarkers,
+    CommitOffsets,
+    EndTxn,
+    FindCoordinator,
+    InitProducerId,
+    Request,
+)
+from cyproducer.control.transactions import Transactions
+from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.net.connection import Connection
+from cyproducer.net.connector import Connector, encode_api_versions
+from cyproducer.sender.sender import Sender
+from cyproducer.wire import protocol
+from cyproducer.wire.messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+)
+from cyproducer.wire.responses import ApiVersionsResponse
+from cyproducer.wire.schema import Api
+
+COMPRESSING_MS = 5
+"""Delay before the next check of a batch that a thread is compressing."""
+FEATURE = "transaction.version"
+OLDEST_BUMP = 3
+"""The first version of InitProducerId that bumps an epoch (KIP-360)."""
+
+HIGHEST_OF_FIRST = {END_TXN: 4, TXN_OFFSET_COMMIT: 4}
+"""The highest versions that belong to the first protocol."""
+NEEDED_BY_SECOND = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}
+"""The lowest versions that belong to the second protocol (KIP-890)."""
+
+
+class TransactionClient:
+    """The transactions of one producer. See the module's docstring."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        sender: Sender,
+        idempotence: Idempotence,
+        backoff: ExponentialBackoff,
+        rng: Callable[[], float],
+        connector: Connector,
+        nodes: Callable[[], Sequence[int]],
+        diagnosis: Callable[[], str],
+    ) -> None:
+        """
+        Args:
+            config: the producer's options; it has a ``transactional_id``.
+            sender: carries out what the transactions' state asks for.
+            idempotence: forgets the partitions in trouble when a transaction is aborted.
+            backoff: the delay after a failed request.
+            rng: returns a float in [0, 1), for jitter and for the choice among brokers.
+            connector: sends requests, and connects to coordinators.
+            nodes: returns the nodes to connect to if there is no connection.
+            diagnosis: says for errors why nothing gets through.
+        """
+        assert config.transactional_id is not None
+        self._id: str = config.transactional_id
+        self._config = config
+        self._sender = sender
+        self._idempotence = idempotence
+        self._rng = rng
+        self._connector = connector
+        self._nodes = nodes
+        self._diagnosis = diagnosis
+        self._log = Log("cyproducer", config.client_id)
+        #: The decisions.
+        self.machine = Transactions(self._id, config.transaction_timeout_ms, backoff, rng)
+        self.machine.on_failure = sender.request_control
+        # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
+        # application threads, emptied by the sender thread.
+        self._submitted: deque[Call | Exception] = deque()
+        # What was applied to the sender.
+        self._identity = (-1, -1)
+        self._number = 0
+        self._opened = False
+        self._refused_as: State | None = None
+        self._hurried = False
+        self._calls: list[Call] = []
+        # Whether the producer has failed for good and a record has no outcome yet.
+        self._unsettled = False
+        self._closed: Exception | None = None
+        # Notifies application threads that a call is done.
+        self._changed = Condition()
+        # Before the first step: a record that comes earlier gets this error, too.
+        self._refuse_records()
+
+    # From application threads
+
+    def init(self, timeout_s: float) -> None:
+        """``init_transactions()``: takes the transactional id over; waits up to ``timeout_s`` seconds.
+
+        Raises:
+            KafkaTimeoutError: no coordinator has answered; the same call goes on.
+            InvalidSetupError: rights, ``transaction_timeout_ms`` or old brokers.
+            IllegalStateError: it was called before.
+        """
+        self._wait(self._submit(Call(Event.INIT, "init_transactions()")), timeout_s)
+
+    def resume(self, producer_id: int, epoch: int) -> None:
+        """Goes on with an identity that another producer of this transactional id had, in place of ``init``.
+
+        Raises:
+            IllegalStateError: this producer has an identity.
+        """
+        self._wait(self._submit(ResumeCall(producer_id, epoch)), math.inf)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction, while none is open. Any thread."""
+        return self.machine.producer_id, self.machine.epoch
+
+    @property
+    def end_in_doubt(self) -> bool:
+        """Whether the last transaction may have ended although its end was refused. Any thread."""
+        return self.machine.end_in_doubt
+
+    @property
+    def level(self) -> int:
+        """The level of ``transaction.version`` that a broker has reported last, 0 if none has. Any thread."""
+        return self.machine.level
+
+    def begin(self) -> None:
+        """``begin_transaction()``: sends nothing."""
+        self._wait(self._submit(Call(Event.BEGIN, "begin_transaction()")), math.inf)
+
+    def send_offsets(self, offsets: Offsets, timeout_s: float) -> None:
+        """``send_offsets_to_transaction()``."""
+        self._wait(self._submit(OffsetsCall(offsets)), timeout_s)
+
+    def begin_end(self, event: Event, released: bool) -> Call:
+        """Begins to commit, abort or prepare; returns the call, for ``release`` and ``await_end``.
+
+        ``released``: nothing is left to be done on the calling thread.
+        """
+        name = event.value
+        return self._submit(Call(event, name, released))
+
+    def is_accepted(self, call: Call, timeout_s: float) -> bool:
+        """Waits until a call was refused or is under way; returns whether it is."""
+        self._wait_until(lambda: call.told or call.accepted, call, timeout_s, timeout_s)
+        return not call.done
+
+    def release(self, call: Call) -> None:
+        """The calling thread has done what comes before the transaction's end."""
+        call.released = True
+        self._sender.request_control()
+
+    def await_end(self, call: Call, left_s: float, timeout_s: float) -> Any:
+        """Waits for the outcome of a call, for ``left_s`` of ``timeout_s`` seconds; returns or raises it."""
+        self._wait_until(lambda: call.told, call, left_s, timeout_s)
+        if call.error is not None:
+            raise errors.copied(call.error)
+        return call.result
+
+    def give_up(self, call: Call) -> None:
+        """The calling thread waits for the call no longer."""
+        with self._changed:
+            call.abandoned = not call.told
+
+    def begin_close(self) -> Call:
+        """The producer is closed: begins to abort an open transaction; for ``await_close``."""
+        return self._submit(CloseCall())
+
+    def await_close(self, call: Call, left_s: float) -> bool:
+        """Waits up to ``left_s`` seconds until nothing is left to end; returns whether it is so."""
+        deadline = monotonic_s() + left_s
+        with self._changed:
+            while not call.told and self._closed is None:
+                left = deadline - monotonic_s()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def report_close(self, call: Call) -> None:
+        """Logs what was not ended, before the producer goes."""
+        if call.error is not None:
+            self._log.warning("closing the producer: its transaction was not ended: %s", call.error)
+        elif not call.told and self.machine.open:
+            self._log.warning(
+                "closing the producer: its transaction was not ended in time; the broker aborts it after "
+                "transaction_timeout_ms=%.0f: %s; %s",
+                self._config.transaction_timeout_ms,
+                self.machine.describe(),
+                self._diagnosis(),
+            )
+
+    def note_refused(self, error: Exception) -> None:
+        """A record was not accepted by ``send()``, which the program may have overlooked."""
+        if self.machine.drops_refused:
+            return
+        self._submitted.append(error)
+        self._sender.request_control()
+
+    def _submit(self, call: Call) -> Call:
+        refuse_wait_of_sender(call.name)
+        self._submitted.append(call)
+        self._sender.request_control()
+        return call
+
+    def _wait(self, call: Call, timeout_s: float) -> Any:
+        try:
+            return self.await_end(call, timeout_s, timeout_s)
+        finally:
+            # Also after Ctrl-C.
+            self.give_up(call)
+
+    def _wait_until(self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float) -> None:
+        deadline = monotonic_s() + left_s
+        with self._changed:
+            while not reached():
+                if self._closed is not None:
+                    raise errors.copied(self._closed)
+                left = deadline - monotonic_s()
+                if left <= 0:
+                    raise errors.KafkaTimeoutError(
+                        f"{call.name} not complete within {timeout_s:g} s: {self.machine.describe()}; "
+                        f"{self._diagnosis()}; it goes on: call it again to wait for its outcome"
+                    )
+                self._changed.wait(min(left, 0.5))
+
+    # With the loop lock held
+
+    def note_lost(self, error: BaseException) -> None:
+        """Records that wait for metadata have failed."""
+        self.machine.fail(error)
+        self._sender.request_control()
+
+    def tick(self, now_ms: float) -> float:
+        """Does what is due; returns the milliseconds until the next work is due."""
+        while self._submitted:
+            call = self._submitted.popleft()
+            if isinstance(call, Exception):
+                self.machine.fail(call)
+                continue
+            self._calls.append(call)
+            self.machine.submit(call, now_ms)
+            call.accepted = True
+        self._apply()
+        self.machine.join(self._sender.take_joining())
+        wait_ms = self._next(now_ms)
+        self._apply()
+        self._notify()
+        return min(wait_ms, self.machine.wait_ms(now_ms))
+
+    def _notify(self) -> None:
+        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once.
+
+        After a fatal error no call waits for ``is_drained``, but no future may be pending either.
+        """
+        if self._unsettled:
+            return
+        waiting = [call for call in self._calls if not call.done]
+        if len(waiting) < len(self._calls) or any(not call.released for call in waiting):
+            with self._changed:
+                for call in self._calls:
+                    call.told = call.done
+                self._changed.notify_all()
+            self._calls = waiting
+
+    def _apply(self) -> None:
+        """Makes the sender do as the transactions' state asks for."""
+        machine, sender = self.machine, self._sender
+        identity = machine.producer_id, machine.epoch
+        if identity != self._identity:
+            self._identity = identity
+            sender.set_identity(*identity)
+            self._log.info("producer id %d, epoch %d of transactional id %r", *identity, self._id)
+        if machine.number != self._number:
+            self._number = machine.number
+            self._opened = False
+            self._refused_as = None
+            self._idempotence.start_over()
+            sender.reopen_partitions()
+            sender.begin_transaction()
+        if machine.protocol is not None and not self._opened:
+            self._opened = True
+            sender.open_transaction(machine.protocol == FIRST, HIGHEST_PRODUCE[machine.protocol])
+        if machine.added:
+            sender.partitions_added(machine.added)
+            machine.added = []
+        if not machine.accepts_records and machine.state is not self._refused_as:
+            # A thread whose send() is refused because the producer has failed finds no record pending either.
+            self._give_up_records()
+            self._refuse_records()
+        hurry = machine.state in (State.PREPARING, State.COMMITTING)
+        if hurry is not self._hurried:
+            self._hurried = hurry
+            sender.set_hurry(hurry)
+
+    def _refuse_records(self) -> None:
+        self._refused_as = self.machine.state
+        self._sender.refuse_records(self.machine.refusal())
+
+    def _next(self, now_ms: float) -> float:
+        """Sends the next request, if there is one; returns the milliseconds until the next attempt."""
+        while True:
+            if self._sender.has_lost() and not self.machine.failed:
+                # Whatever the reason was: a transaction is not committed without one of its records.
+                error = self._sender.unplaced or errors.KafkaError("a record of the transaction has failed")
+                self.machine.fail(error, 0, True)
+            compressing = self._give_up_records()
+            request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
+            if request is None:
+                return COMPRESSING_MS if compressing else math.inf
+            # Opening a transaction takes no request, if nothing is to be looked up.
+            self._apply()
+            connection, wait_ms = self._connection(request, now_ms)
+            if connection is None:
+                return wait_ms
+            if self._send(request, connection, now_ms):
+                return float(self._config.request_timeout_ms)
+
+    def _give_up_records(self) -> bool:
+        """Fails what is not to be sent any more; returns whether a batch is left that a thread compresses.
+
+        After a fatal error what is in flight fails, too. An abort waits for the responses, since a late
+        request could become part of the next transaction. After a fatal error there is none.
+        """
+        if not self.machine.failed:
+            return False
+        fatal = self.machine.state is State.FATAL_ERROR
+        compressing = self._sender.purge(True, fatal, self.machine.record_error())
+        self._unsettled = fatal and compressing
+        return compressing
+
+    def _connection(self, request: Request, now_ms: float) -> tuple[Connection | None, float]:
+        """Returns a connection for the request, or None and when to try again."""
+        free = self._connector.free(now_ms)
+        node_id = self.machine.coordinator(request)
+        if node_id is None:
+            if free:
+                return min(free, key=lambda c: (c.in_flight, self._rng())), 0
+            seek_ms = self._connector.seek(list(self._nodes()), now_ms)
+            return None, min(seek_ms, self._connector.throttled_ms(now_ms))
+        for connection in free:
+            if connection.node_id == node_id:
+                return connection, 0
+        wait_ms = self._connector.reach(node_id, now_ms)
+        if wait_ms is None:
+            error = errors.KafkaConnectionError(
+                f"broker {node_id}, the coordinator, cannot be reached: {self._diagnosis()}"
+            )
+            self.machine.unreachable(request, error, now_ms)
+            return None, self.machine.wait_ms(now_ms)
+        return None, wait_ms
+
+    def _send(self, request: Request, connection: Connection, now_ms: float) -> bool:
+        """Sends a request; False if it was not sent, as the broker cannot answer it."""
+        found = self._api_of(request, connection, now_ms)
+        if found is None:
+            return False
+        api, version = found
+        number = connection.next_correlation_id()
+        frame = self._encode(request, version, number)
+        self.machine.sent(request)
+        self._connector.request(
+            connection, api, version, number, frame, partial(self._on_response, request), self._on_broken
+        )
+        return True
+
+    def _api_of(self, request: Request, connection: Connection, now_ms: float) -> tuple[Api, int] | None:
+        api, _ = _REQUESTS[type(request)]
+        version = connection.handshake.versions.get(api)
+        if isinstance(request, AskLevel) and version is None:
+            # Its versions are assumed, since it does not know ApiVersions.
+            self.machine.on_level_unknown(now_ms)
+            return None
+        if isinstance(request, AskMarkers) and version is None:
+            self.machine.skip_markers()
+            return None
+        too_old = version is None or (api is INIT_PRODUCER_ID and version < OLDEST_BUMP)
+        if version is None or too_old:
+            self.machine.refuse_init(
+                errors.UnsupportedVersionError(
+                    f"{connection.where} is too old for transactions, which need Kafka 2.5 or later "
+                    f"({api.name} is {'missing' if version is None else f'version {version}'})"
+                )
+            )
+            return None
+        if isinstance(request, EndTxn | CommitOffsets) and request.protocol == FIRST:
+            version = min(version, HIGHEST_OF_FIRST[api])
+        return api, version
+
+    def _encode(self, request: Request, version: int, number: int) -> bytes:
+        client_id = self._config.client_id
+        identity = self._id, self.machine.producer_id, self.machine.epoch
+        match request:
+            case FindCoordinator(kind, key):
+                return protocol.encode_find_coordinator(version, number, client_id, kind, key)
+            case InitProducerId(producer_id, epoch):
+                timeout_ms = int(self._config.transaction_timeout_ms)
+                return protocol.encode_init_producer_id(
+                    version, number, client_id, self._id, timeout_ms, producer_id, epoch
+                )
+            case AddPartitions(places):
+                topics: dict[str, list[int]] = {}
+                for topic, partition in places:
+                    topics.setdefault(topic, []).append(partition)
+                return protocol.encode_add_partitions_to_txn(version, number, client_id, *identity, topics)
+            case AddOffsets(group_id):
+                return protocol.encode_add_offsets_to_txn(version, number, client_id, *identity, group_id)
+            case CommitOffsets(group, positions):
+                return protocol.encode_txn_offset_commit(
+                    version, number, client_id, *identity, group, positions
+                )
+            case EndTxn(commit):
+                return protocol.encode_end_txn(version, number, client_id, *identity, commit)
+            case AskMarkers():
+                return protocol.encode_describe_transactions(version, number, client_id, [self._id])
+            case AskLevel():
+                return encode_api_versions(version, number, client_id)
+
+    # Responses
+
+    def _on_response(
+        self, request: Request, connection: Connection, version: int, response: Any, now_ms: float
+    ) -> None:
+        """Handles a response, and sends the next request at once, without waiting for the next tick."""
+        if isinstance(request, FindCoordinator) and response.error_code == 0:
+            self._connector.know(response.node_id, response.host, response.port)
+        _, handle = _REQUESTS[type(request)]
+        handle(self.machine, response, connection.where, now_ms)
+        self._apply()
+        self._next(now_ms)
+        self._apply()
+        self._notify()
+        self._sender.request_control()
+
+    def on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
+        """A broker has reported its features, in a new connection's handshake."""
+        self.machine.on_features(response.features_epoch, level_of(response), now_ms)
+
+    def _on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
+        """The request in flight gets no response: retries."""
+        self.machine.on_no_response(cause, now_ms)
+        self._sender.request_control()
+
+    def end(self, error: Exception) -> None:
+        """The loop has ended: no call gets an outcome any more."""
+        with self._changed:
+            self._closed = self._closed or error
+            self._changed.notify_all()
+
+
+def _on_level(machine: Transactions, response: ApiVersionsResponse, where: str, now_ms: float) -> None:
+    if response.error_code:
+        machine.on_level_unknown(now_ms)
+    else:
+        machine.on_level(response.features_epoch, level_of(response), now_ms)
+
+
+_REQUESTS: dict[type, tuple[Api, Callable[[Transactions, Any, str, float], None]]] = {
+    FindCoordinator: (FIND_COORDINATOR, Transactions.on_coordinator),
+    InitProducerId: (INIT_PRODUCER_ID, Transactions.on_init),
+    AddPartitions: (ADD_PARTITIONS_TO_TXN, Transactions.on_partitions),
+    AddOffsets: (ADD_OFFSETS_TO_TXN, Transactions.on_offsets_added),
+    CommitOffsets: (TXN_OFFSET_COMMIT, Transactions.on_offsets_committed),
+    EndTxn: (END_TXN, Transactions.on_ended),
+    AskMarkers: (DESCRIBE_TRANSACTIONS, Transactions.on_markers),
+    AskLevel: (API_VERSIONS, _on_level),
+}
+"""What is sent for a request of the machine, and what takes the response."""
+
+
+def level_of(response: ApiVersionsResponse) -> int:
+    """Returns the finalized level of ``transaction.version`` that can be used, 0 if there is none.
+
+    Level 2 needs versions of requests that a proxy may hide although it passes the features on: a broker
+    takes older ones for the first protocol, and would miss what that has to add first.
+    """
+    level = response.finalized_features.get(FEATURE, (0, 0))[1]
+    offered = response.api_versions
+    if level >= SECOND and any(
+        offered.get(api.key, (0, 0))[1] < lowest for api, lowest in NEEDED_BY_SECOND.items()
+    ):
+        return FIRST
+    return level

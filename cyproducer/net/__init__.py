@@ -1,0 +1,1 @@
+"""Connections: sockets, TLS, proxies, names. Knows neither the sender nor the control plane's clients."""

@@ -1,0 +1,76 @@
+"""Runs blocking calls and users' code on threads of their own, and wakes the loop when they finish.
+
+Owns one daemon thread per running task. Does not own what the tasks do: reading certificates, calling a
+function that returns a password. The sender's thread starts tasks and looks at them; it never waits.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from cyproducer.base.unpatched import allocate_lock
+from cyproducer.base.user_thread import start_thread
+
+T = TypeVar("T")
+
+MOST_TASKS = 64
+"""Calls that run at once. More means that they hang; each would cost another thread."""
+
+
+class Task(Generic[T]):
+    """One call. ``done`` is set last: with it, ``result`` or ``error`` is final."""
+
+    __slots__ = ("done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+class Background:
+    """Starts tasks. ``wake`` is called from their threads when one is done; it must return quickly."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        # Held while calling wake(), so that no task wakes up a loop that no longer exists.
+        self._lock = allocate_lock()
+        self._closed = False
+        self._running = 0
+
+    def start(self, function: Callable[[], T]) -> Task[T]:
+        """Calls the function on a new thread. If no thread can be started, the task has that as its error."""
+        task: Task[T] = Task()
+        with self._lock:
+            if self._running < MOST_TASKS:
+                self._running += 1
+                refused = None
+            else:
+                refused = RuntimeError(f"{MOST_TASKS} earlier calls of this kind have not returned")
+        if refused is None:
+            try:
+                start_thread("cyproducer-background", self._run, task, function)
+                return task
+            except RuntimeError as error:
+                refused = error
+                with self._lock:
+                    self._running -= 1
+        task.error = refused
+        task.done = True
+        self._wake()
+        return task
+
+    def _run(self, task: Task[T], function: Callable[[], T]) -> None:
+        try:
+            task.result = function()
+        except BaseException as error:
+            task.error = error
+        task.done = True
+        with self._lock:
+            self._running -= 1
+            if not self._closed:
+                self._wake()
+
+    def close(self) -> None:
+        """``wake`` is not called after this has returned. Running tasks end by themselves."""
+        with self._lock:
+            self._closed = True

@@ -1,1 +1,0 @@
-"""The sender loop, connections and protocol: the only package that uses sockets, threads and clocks."""

@@ -1,3 +1,0 @@
-from cyproducer.network.sender import Sender
-
-def disown(sender: Sender) -> None: ...

@@ -1,0 +1,3 @@
+from cyproducer.sender.sender import Sender
+
+def disown(sender: Sender) -> None: ...

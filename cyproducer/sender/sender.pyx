@@ -1,0 +1,994 @@
+"""Runs the sender loop: drains ready batches, sends them and completes them, one step at a time.
+
+Owns the step (which batches go into a request, writing, waiting for events), opening and closing connections,
+and the operations that the control plane calls: apply metadata, fail records, shut down. Other modules
+contain functions over the sender's state: ``produce_response`` handles responses, ``batch_errors`` handles
+batches that did not succeed, ``loop_ownership`` decides which thread runs the loop. Does not make decisions
+about connections, metadata, errors and retries: the control plane (``network_client``) does, called with the
+GIL. Does not create sockets, the selector or the clock: they are passed in.
+
+A step runs with ``loop_lock`` held; so does every method that the control plane calls, unless it says "any
+thread".
+
+The happy path of a step never takes the GIL: drain batches, checksum, write, wait, read, complete. A thread
+that asks for the GIL while another thread runs a busy ``send()`` loop gets it after the interpreter's switch
+interval, 5 ms, in which that loop appends tens of thousands of records: taking the GIL once per batch would
+halve the throughput. Compressing a batch that is due before it is full does take it.
+"""
+
+import heapq
+import os
+import selectors
+
+from libc.math cimport INFINITY
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from cyproducer.accumulator.compression_thread cimport leave_uncompressed, stop_compressing
+from cyproducer.accumulator.buffer_pool cimport MOST_KEPT, WINDOW_NS
+from cyproducer.accumulator.parked_records cimport (
+    apply_topic,
+    fail_overdue,
+    fail_parked,
+    forget_topic,
+    next_parked_deadline,
+    waiting_topics,
+)
+from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, hurry, refresh, withdraw
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.accumulator.sequences cimport forget_gap, refresh_all, set_identity
+from cyproducer.accumulator.structures cimport (
+    ASLEEP,
+    AWAKE,
+    GATE_OPEN,
+    OPEN,
+    SEALED,
+    SEALING,
+    Accumulator,
+    Batch,
+    Node,
+    Partition,
+    Topic,
+)
+from cyproducer.accumulator.partition_table cimport TopicInfo, make_node
+from cyproducer.base.clock cimport Clock, duration_of
+from cyproducer.base.greenlets cimport broadcast
+from cyproducer.base.meters cimport (
+    CONNECTED,
+    DISCONNECTED,
+    FAILED_AUTHENTICATIONS,
+    PRODUCE_REQUESTS,
+    RECORDS_FAILED,
+    Meters,
+    count_answer,
+    meters_turn,
+)
+from cyproducer.base.sync cimport (
+    FAR_NS,
+    cyp_after,
+    cyp_load32,
+    cyp_load64,
+    cyp_lock_queued,
+    cyp_ms_ns,
+    cyp_mutex_init,
+    cyp_store32,
+    cyp_swap32,
+    pthread_mutex_destroy,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.sender.batch_errors cimport (
+    batch_failed,
+    batch_purged,
+    batch_removed,
+    expire_batches,
+    give_up_request,
+)
+from cyproducer.net.connection cimport Connection, make_connection
+from cyproducer.net.connection_errors cimport socket_error
+from cyproducer.sender.loop_ownership cimport may_stand_by, run_until_stopped
+from cyproducer.net.poller cimport MOST_READY, Poller, Ready
+from cyproducer.wire.produce_codec cimport Request, encode_produce, free_request
+from cyproducer.sender.produce_response cimport read_responses, resume_deferred
+from cyproducer.net.transport cimport (
+    BROKEN,
+    CONNECTING,
+    IO_AGAIN,
+    READY,
+    Transport,
+    report_traffic,
+    throttled_until,
+    transport_flush,
+    transport_next_id,
+    transport_pop_awaiting,
+    transport_pop_unwritten,
+    transport_pop_written,
+    transport_push,
+)
+from cyproducer.net.tls_transport cimport reason_of_failure
+from cyproducer.net.waker cimport retire, wake_sender
+from cyproducer.records.record_batch cimport put_batch_header
+
+from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
+from cyproducer.base.log import Log
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_read "read"(int fd, void* data, size_t size)
+
+log = Log("cyproducer")
+
+
+cdef class Sender:
+    """The sender loop over one selector. The caller passes ``selector`` and ``clock``, and may call single
+    steps itself. ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
+
+    ``attach_control`` sets the control plane, which the loop calls for every decision: ``NetworkClient``
+    describes each call.
+    """
+
+    def __cinit__(self):
+        cyp_mutex_init(&self.loop_lock)
+        self.wake_read_fd = -1
+        self.waker.fd = -1
+
+    def __init__(
+        self,
+        options,
+        RecordAccumulator accumulator not None,
+        selector,
+        Clock clock not None,
+    ):
+        cdef double request_timeout_ms = options.request_timeout_ms
+        self.accumulator = accumulator
+        self.clock = clock
+        self.poller = Poller(selector)
+        self.client_id = options.client_id.encode()
+        self.settings.client_id = self.client_id
+        self.settings.client_id_size = <int32_t>len(self.client_id)
+        self.transactional_id = (getattr(options, "transactional_id", None) or "").encode()
+        if self.transactional_id:
+            self.settings.transactional_id = self.transactional_id
+            self.settings.transactional_id_size = <int32_t>len(self.transactional_id)
+            self.attributes = TRANSACTIONAL
+            accumulator.c.refusing = 1
+        self.settings.acks = options.acks
+        self.highest_produce = NO_CAP
+        # The broker's timeout is shorter than ours, so that its error response, which says more than a local
+        # timeout, arrives in time.
+        self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
+        self.max_in_flight_requests = options.max_in_flight_requests_per_connection
+        self.max_request_size = options.max_request_size
+        self.request_timeout_ns = cyp_ms_ns(request_timeout_ms)
+        self.delivery_timeout_ns = cyp_ms_ns(options.delivery_timeout_ms)
+        self.receive_max = options.receive_message_max_bytes
+        self.connections = []
+        self.backing_off = []
+        if hasattr(os, "eventfd"):
+            self.wake_read_fd = self.waker.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.wake_read_fd, self.waker.fd = os.pipe()
+            os.set_blocking(self.wake_read_fd, False)
+            os.set_blocking(self.waker.fd, False)
+        selector.register(self.wake_read_fd, selectors.EVENT_READ)
+        accumulator.wake_context = &self.waker
+        accumulator.wake_function = wake_sender
+
+    def __dealloc__(self):
+        free(self.transports)
+        pthread_mutex_destroy(&self.loop_lock)
+
+    def wake(self):
+        """Wakes up the loop if it waits for events. Any thread."""
+        wake_sender(&self.waker)
+
+    def request_control(self):
+        """Makes the next step call the control plane, and wakes up the loop. Any thread."""
+        cyp_store32(&self.attention, 1)
+        wake_sender(&self.waker)
+
+    # Running
+
+    def run(self):
+        """Runs steps until ``stop()``. An exception from a step is a bug: it is logged, and ends the loop."""
+        run_until_stopped(self)
+
+    def run_once(self, max_wait_ms=0.0):
+        """Runs one step, which waits for events up to ``max_wait_ms`` milliseconds."""
+        cdef int64_t wait = cyp_ms_ns(duration_of("max_wait_ms", max_wait_ms, "milliseconds"))
+        with nogil:
+            pthread_mutex_lock(&self.loop_lock)
+            try:
+                self.step(wait)
+            finally:
+                pthread_mutex_unlock(&self.loop_lock)
+
+    def may_stand_by(self):
+        """Whether the loop may be left to threads that wait for a record. Only between two steps."""
+        return may_stand_by(self)
+
+    def stop(self):
+        """Makes ``run()`` return after the current step. Any thread."""
+        cyp_store32(&self.stopping, 1)
+        self.wake()
+
+    # The loop
+
+    cdef int step(self, int64_t max_wait_ns) except -1 nogil:
+        cdef Ready ready[MOST_READY]
+        cdef int n
+        cdef int i
+        cdef Transport* transport
+        cdef uint64_t drained_wakeups
+        cdef int64_t until
+        cdef int64_t now = self.clock.now_ns()
+        if self.deferred:
+            resume_deferred(self, now)
+        if cyp_load32(&self.attention) or now >= self.next_control_ns:
+            if self.driven:
+                self.deferred = True
+                return 0
+            with gil:
+                self.call_tick(now)
+            now = self.clock.now_ns()
+        if now >= self.next_expiry_ns:
+            expire_batches(self, now)
+            if self.deferred:
+                return 0
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        expire_linger(&self.accumulator.c, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        i = 0
+        while i < self.transport_count:
+            transport = self.transports[i]
+            if transport.state == READY:
+                self.fill(transport, now)
+            # If fill() closed this connection, the next one has moved to this index.
+            if i < self.transport_count and self.transports[i] == transport:
+                i += 1
+        until = throttled_until(self.transports, self.transport_count, self.next_control_ns, now)
+        until = min(until, cyp_after(now, max_wait_ns))
+        n = self.poller.wait(self.sleep_until(until, now) - now, ready)
+        cyp_store32(&self.accumulator.c.sleeping, AWAKE)
+        now = self.clock.now_ns()
+        for i in range(n):
+            if ready[i].fd == self.wake_read_fd:
+                self.wakeups += 1
+                # One read empties an eventfd; a pipe may hold several wake-ups.
+                while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
+                    if self.wake_read_fd == self.waker.fd:
+                        break
+                continue
+            transport = self.transport_of(ready[i].fd)
+            if transport == NULL:
+                continue
+            if transport.state == CONNECTING and (transport.wants_write or transport.raw):
+                if self.driven:
+                    self.defer(transport)
+                    continue
+                with gil:
+                    self.call_control(self.control.on_socket_ready, <Connection>transport.owner, (now / 1e6,))
+                continue
+            if ready[i].events & 2:
+                self.write(transport, now)
+                transport = self.transport_of(ready[i].fd)
+            if ready[i].events & 1 and transport != NULL:
+                read_responses(self, transport, now)
+        return 0
+
+    cdef Transport* transport_of(self, int fd) noexcept nogil:
+        cdef int i
+        for i in range(self.transport_count):
+            if self.transports[i].fd == fd:
+                return self.transports[i]
+        return NULL
+
+    cdef int64_t sleep_until(self, int64_t until, int64_t now) noexcept nogil:
+        """Returns the time until which to wait for events, at most ``until``; ``now`` if there is work.
+
+        One critical section checks for work and sets ``sleeping``: an append either comes before and is seen
+        here, or comes after and sees ``sleeping``.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Node* n
+        cdef bint work = cyp_load32(&self.attention) != 0
+        pthread_mutex_lock(&a.lock)
+        n = a.nodes
+        while n != NULL:
+            if not has_work(n):
+                if n.transport == NULL:
+                    n.takes = 1
+            else:
+                if n.takes and n.transport == NULL:
+                    # Notify the control plane once while there is work. It connects, and backs off after
+                    # failures.
+                    n.takes = 0
+                    cyp_store32(&self.attention, 1)
+                    work = True
+                elif n.takes:
+                    work = True
+                elif n.waiting_since_ns == 0:
+                    n.waiting_since_ns = now
+            n = n.next
+        if a.parked_anew:
+            # The new record's deadline may be the earliest of all.
+            a.parked_anew = 0
+            cyp_store32(&self.attention, 1)
+            work = True
+        if a.joining.first != NULL or (a.ending and a.incomplete == 0 and a.parked == 0 and a.on_wire == 0):
+            # The control plane has the partitions added to the transaction, or ends it.
+            a.ending = 0
+            cyp_store32(&self.attention, 1)
+            work = True
+        if a.lingering.first != NULL:
+            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
+        self.next_expiry_ns = FAR_NS
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that is created while the sender sleeps may not wake it up: a batch without a leader or
+            # connection does not.
+            self.next_expiry_ns = now + self.delivery_timeout_ns
+            if a.oldest != NULL:
+                self.next_expiry_ns = a.oldest.created_ns + self.delivery_timeout_ns
+                if self.next_expiry_ns <= now and a.oldest.state == SEALING:
+                    # It cannot fail before it is compressed, and the end of compression may not wake up the
+                    # sender either.
+                    self.next_expiry_ns = now + COMPRESSING_NS
+        until = min(until, self.next_expiry_ns)
+        if work:
+            until = now
+        else:
+            a.sleeping_until_ns = until
+            cyp_store32(&a.sleeping, ASLEEP)
+        pthread_mutex_unlock(&a.lock)
+        return until
+
+    # Sending
+
+    cdef int fill(self, Transport* transport, int64_t now) except -1 nogil:
+        """Encodes and writes requests while there are ready batches and the connection takes requests."""
+        cdef Request* r
+        cdef Batch* b
+        cdef int32_t count
+        cdef int32_t i
+        cdef int fd = transport.fd
+        cdef Node* node = transport.node
+        cdef bint throttled = transport.held or transport.throttled_until_ns > now
+        while (
+            not throttled
+            and transport.in_flight < self.max_in_flight_requests
+            and transport.first_out == NULL
+            and transport.unsent == 0
+        ):
+            cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
+            count = drain(
+                &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
+            )
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+            if count == 0:
+                break
+            for i in range(count):
+                b = self.drained[i]
+                if b.state == SEALING:
+                    self.accumulator.compress(b)
+                    b.state = SEALED
+                put_batch_header(
+                    b.data, b.size, b.codec | self.attributes, b.count, b.base_timestamp, b.max_timestamp,
+                    b.producer_id, b.producer_epoch, b.base_sequence,
+                )
+            r = encode_produce(
+                &self.settings, min(transport.produce_version, self.highest_produce),
+                transport_next_id(transport), self.drained, count,
+            )
+            if r == NULL:
+                with gil:
+                    for i in range(count):
+                        batch_failed(
+                            self, self.drained[i], 0, None, MemoryError("no memory for a request"), False
+                        )
+                self.request_done(transport, -1, 0, now)
+                continue
+            r.sent_ns = now
+            transport_push(transport, r, self.settings.acks != 0)
+            # The control plane closes connections with overdue requests: its next tick must not come after
+            # this request's timeout.
+            self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
+            # Without the pool's lock: a hint.
+            if cyp_load64(&self.accumulator.pool.in_use) >= MOST_KEPT:
+                # It gives memory back once this is over.
+                self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
+            transport.in_flight += self.settings.acks != 0
+            self.write(transport, now)
+            if self.transport_of(fd) != transport:
+                return 0
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        node.takes = (
+            not throttled
+            and transport.in_flight < self.max_in_flight_requests
+            and transport.first_out == NULL
+            and transport.unsent == 0
+        )
+        report_traffic(&self.accumulator.c, transport, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
+
+    cdef int write(self, Transport* transport, int64_t now) except -1 nogil:
+        """Writes as much as the socket accepts; if bytes are left, watches the socket for writability."""
+        cdef int64_t rc = transport_flush(transport, now)
+        cdef Request* r = transport_pop_written(transport)
+        cdef int32_t i
+        while r != NULL:
+            # acks=0: there is no response, so the batches are complete once the kernel has the bytes.
+            self.request_done(transport, -1, 0, now)
+            for i in range(r.count):
+                self.accumulator.complete(r.batches[i], -1, -1)
+            free_request(r)
+            r = transport_pop_written(transport)
+        if rc == 0 or rc == IO_AGAIN:
+            if transport.wants_write != (rc != 0):
+                transport.wants_write = rc != 0
+                self.poller.watch_write(transport.fd, transport.wants_write)
+            return 0
+        return self.connection_broken(transport, reason_of_failure(transport, rc))
+
+    cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil:
+        """Handles a read or write that ended the connection; ``failure``: an ``Io``."""
+        if self.driven:
+            # The first failure is the reason.
+            if transport.failure == 0:
+                transport.failure = failure
+            self.defer(transport)
+            return 0
+        with gil:
+            self.close_connection(<Connection>transport.owner, socket_error(transport, failure))
+        return 0
+
+    cdef void defer(self, Transport* transport) noexcept nogil:
+        """On a thread in ``get()``: leaves what needs the GIL or a decision to the sender thread.
+
+        The control plane runs only there: Ctrl-C in a main thread must not interrupt it half-way.
+        """
+        transport.deferred = True
+        self.deferred = True
+
+    cdef int request_done(
+        self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now
+    ) noexcept nogil:
+        """Counts a request as finished; records that gathered while it was in flight may go now.
+
+        ``latency_ns`` is -1 if it got no response. Called before its batches are completed, so that a thread
+        that waits for them finds the request in the metrics.
+        """
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        transport.node.answered += 1
+        self.accumulator.c.meters.answered_ns = now
+        if latency_ns >= 0:
+            count_answer(&self.accumulator.c.meters, &transport.node.meter, latency_ns, throttle_ms)
+        report_traffic(&self.accumulator.c, transport, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
+
+    # Calling the control plane
+
+    cdef int call_tick(self, int64_t now) except -1:
+        """Calls the control plane's tick, and releases the partitions whose backoff has elapsed."""
+        cdef Partition* p
+        cdef double delay_ms
+        cyp_swap32(&self.attention, 0)
+        while self.backing_off and self.backing_off[0][0] <= now:
+            p = <Partition*><size_t>heapq.heappop(self.backing_off)[2]
+            pthread_mutex_lock(&self.accumulator.c.lock)
+            if p.retry_at_ns <= now:
+                p.retry_at_ns = 0
+                refresh(&self.accumulator.c, p)
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+        try:
+            delay_ms = self.control.tick(now / 1e6)
+        except Exception:
+            log.exception("the control plane failed; retrying in 1 s")
+            delay_ms = 1000.0
+        self.next_control_ns = cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6)))
+        if self.backing_off:
+            self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
+        self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
+        return 0
+
+    cdef int call_control(self, object method, Connection connection, tuple arguments) except -1:
+        """Calls the control plane about a connection. If the call raises, the connection is closed."""
+        try:
+            method(connection, *arguments)
+        except Exception as error:
+            log.exception("the control plane failed for %r; closing this connection", connection)
+            self.close_connection(connection, KafkaConnectionError(
+                f"{connection.where}: {type(error).__name__}: {error}"
+            ))
+        return 0
+
+    def attach_control(self, control, fates):
+        """Sets the objects that make the decisions; call it before the first step.
+
+        ``control``: a ``NetworkClient``, for connections and metadata. ``fates``: a ``FatePolicy``, for
+        batches that did not succeed.
+        """
+        self.control = control
+        self.fates = fates
+
+    # Connections
+
+    def open_connection(self, sock, int32_t node_id, str where):
+        """Registers a connecting, non-blocking socket; ``on_socket_ready`` is called when connecting ends."""
+        # Until the broker is known to be one, and this client to it, only short responses are expected.
+        cdef int64_t most = min(self.receive_max, <int64_t>MOST_BEFORE_READY)
+        cdef Connection connection = make_connection(sock, node_id, where, most)
+        cdef size_t room = sizeof(Transport*) * (self.transport_count + 1)
+        cdef Transport** grown = <Transport**>realloc(self.transports, room)
+        if grown == NULL:
+            raise MemoryError("no memory for a connection")
+        self.transports = grown
+        self.poller.selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        connection.transport.wants_write = True
+        self.transports[self.transport_count] = connection.transport
+        self.transport_count += 1
+        self.connections.append(connection)
+        return connection
+
+    def connected(self, Connection connection not None):
+        """Marks the socket as connected: frames can be sent, but no Produce requests yet."""
+        connection.transport.connected = True
+        self.count_connection(CONNECTED)
+        self.watch_write(connection, False)
+
+    def watch_write(self, Connection connection not None, bint on):
+        """Whether to call ``on_socket_ready`` when the socket takes bytes."""
+        connection.transport.wants_write = on
+        self.poller.watch_write(connection.transport.fd, on)
+
+    def set_raw(self, Connection connection not None, bint on):
+        """Whether the control plane reads and writes the socket itself: ``on_socket_ready`` is called when
+        that is possible, and no frames are read."""
+        connection.transport.raw = on
+
+    def hold(self, Connection connection not None, bint on):
+        """Whether the connection takes no Produce requests for now. Those before it are still answered."""
+        connection.transport.held = on
+        if not on:
+            self.request_control()
+
+    def ready(self, Connection connection not None, int produce_version):
+        """Marks the handshake as finished: the broker's batches are sent on this connection."""
+        cdef Node* node = make_node(&self.accumulator.c, connection.node_id)
+        connection.transport.produce_version = <int16_t>produce_version
+        connection.transport.node = node
+        connection.transport.receive_max = self.receive_max
+        connection.transport.state = READY
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        node.transport = connection.transport
+        node.takes = 1
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+
+    def count_failed_authentication(self):
+        """Counts a connection that ended because this client and the broker did not accept each other."""
+        self.count_connection(FAILED_AUTHENTICATIONS)
+
+    cdef int count_connection(self, int which) except -1:
+        """Counts what became of a connection; ``which``: ``CONNECTED``, ``DISCONNECTED`` and so on."""
+        cdef Meters* meters = &self.accumulator.c.meters
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        meters_turn(meters, self.clock.now_ns())
+        meters.all.total[which] += 1
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
+
+    def flush_connection(self, Connection connection not None):
+        """Writes the requests that ``Connection.send`` queued."""
+        if connection.transport.state != BROKEN:
+            self.write(connection.transport, self.clock.now_ns())
+
+    cpdef object close_connection(self, Connection connection, object cause):
+        """Closes the socket and fails the attempt of every request without a response.
+
+        ``cause``: an exception; None if it is closed on purpose, with nothing in flight. Idempotent.
+        """
+        cdef Transport* transport = connection.transport
+        cdef Request* r
+        cdef int i
+        if transport.state == BROKEN:
+            return
+        was_ready = transport.state == READY
+        transport.state = BROKEN
+        i = self.connections.index(connection)
+        del self.connections[i]
+        for i in range(i, self.transport_count - 1):
+            self.transports[i] = self.transports[i + 1]
+        self.transport_count -= 1
+        if transport.connected:
+            self.count_connection(DISCONNECTED)
+        try:
+            self.poller.selector.unregister(connection.sock)
+        except (KeyError, ValueError, OSError):
+            log.debug("socket of %r was not registered", connection)
+        if connection.tls is not None:
+            connection.end_tls()
+        # No write can read the batches once the socket is closed.
+        connection.sock.close()
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        report_traffic(&self.accumulator.c, transport, self.clock.now_ns())
+        if was_ready:
+            if transport.node.transport == transport:
+                transport.node.transport = NULL
+                transport.node.takes = 1
+            transport.node.answered = transport.node.sent
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        self.control.on_broken(connection, cause, self.clock.now_ns() / 1e6)
+        reason = cause
+        if reason is None:
+            reason = KafkaConnectionError(f"{connection.where}: closed by this client")
+        r = transport_pop_unwritten(transport)
+        while r != NULL:
+            give_up_request(self, r, reason)
+            r = transport_pop_unwritten(transport)
+        r = transport_pop_written(transport)
+        while r != NULL:
+            give_up_request(self, r, reason)
+            r = transport_pop_written(transport)
+        r = transport_pop_awaiting(transport)
+        while r != NULL:
+            give_up_request(self, r, reason)
+            r = transport_pop_awaiting(transport)
+        cyp_store32(&self.attention, 1)
+
+    def close_overdue(self, double now_ms):
+        """Closes connections whose oldest request has had no response for request_timeout_ms.
+
+        Returns the milliseconds until the next request could time out.
+        """
+        cdef int64_t now = cyp_ms_ns(now_ms)
+        cdef int64_t first = FAR_NS
+        cdef Connection connection
+        for connection in list(self.connections):
+            r = connection.transport.first_awaiting
+            if r == NULL:
+                # With acks=0 there is no response to wait for: the write must finish in time.
+                r = connection.transport.first_out
+            if r == NULL and connection.transport.unsent:
+                # Over TLS it counts as written once it is encrypted.
+                r = connection.transport.first_written
+            if r == NULL:
+                continue
+            if now - r.sent_ns >= self.request_timeout_ns:
+                self.close_connection(connection, KafkaTimeoutError(
+                    f"{connection.where} did not answer within request_timeout_ms="
+                    f"{self.request_timeout_ns // 1_000_000}"
+                ))
+            else:
+                first = min(first, cyp_after(r.sent_ns, self.request_timeout_ns))
+        return (first - now) / 1e6
+
+    def nodes_without_connection(self):
+        """Returns the ids of the brokers with batches to send and no connection to send them on."""
+        cdef Node* n
+        wanting = []
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        n = self.accumulator.c.nodes
+        while n != NULL:
+            if n.transport == NULL and has_work(n):
+                wanting.append(n.id)
+            n = n.next
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return wanting
+
+    def apply_topic(self, str name, bytes topic_id, list leaders):
+        """Sets a topic's partitions: ``leaders[i]`` is the leader of partition i, -1 if it has none."""
+        apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders)
+
+    def fail_beyond(self, str name, int count):
+        """Fails the queued batches of a topic's partitions from ``count`` on, which no longer exist.
+
+        Returns whether a batch could not be failed yet because a thread is compressing it.
+        """
+        cdef TopicInfo state = self.accumulator.topic(name)
+        cdef Partition* p
+        cdef Batch* b
+        cdef int i
+        busy = False
+        for i in range(count, state.c.partition_room):
+            p = state.c.partitions[i]
+            while True:
+                pthread_mutex_lock(&self.accumulator.c.lock)
+                b = p.first
+                if b != NULL and b.state == OPEN:
+                    # No append may fill it from now on: the appending thread would begin to compress it.
+                    b.state = SEALED
+                pthread_mutex_unlock(&self.accumulator.c.lock)
+                if b == NULL:
+                    break
+                if b.state == SEALING:
+                    busy = True
+                    break
+                batch_removed(self, b)
+        return busy
+
+    def forget_topic(self, str name):
+        """Forgets a topic whose metadata was dropped."""
+        cdef TopicInfo state = self.accumulator.topics.get(name)
+        if state is not None:
+            forget_topic(self.accumulator, state)
+
+    def topic_used_ms(self, str name):
+        """Returns when a batch of the topic was last created, or a record of it parked; 0 if never."""
+        cdef TopicInfo state = self.accumulator.topics.get(name)
+        return 0.0 if state is None else state.c.last_used_ns / 1e6
+
+    def fail_overdue(self, error_of, double now_ms):
+        """Fails the parked records whose deadline is not after ``now_ms``, with ``error_of(topic)``.
+
+        Returns (topic, records, error) for each topic with failed records.
+        """
+        return fail_overdue(self.accumulator, error_of, cyp_ms_ns(now_ms))
+
+    def fail_parked(self, str name, error, double before_ms=INFINITY):
+        """Fails the topic's parked records whose deadline is at or before ``before_ms``; returns how many."""
+        cdef TopicInfo state = self.accumulator.topics.get(name)
+        return 0 if state is None else fail_parked(self.accumulator, state, error, cyp_ms_ns(before_ms))
+
+    def parked_topics(self):
+        """Returns the names of the topics that have parked records."""
+        return waiting_topics(self.accumulator)
+
+    def refuse_all(self, error):
+        """Fails every record, including later ones: the cluster accepts none from this producer.
+
+        Returns how many batches are left because application threads are compressing them: call it again.
+        """
+        self.accumulator.refusal = error
+        self.accumulator.close()
+        self.fail_rest(error)
+        return self.accumulator.c.incomplete
+
+    def fail_waiting(self, error):
+        """Fails every record that is accepted so far; later ones are accepted.
+
+        Returns how many batches are left because application threads are compressing them: call it again.
+        """
+        self.fail_rest(error)
+        return self.accumulator.c.incomplete
+
+    def purge(self, bint queued, bint in_flight, error):
+        """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
+
+        Leaves a batch that an application thread is compressing at this moment, and returns whether there is
+        one: call it again.
+        """
+        cdef Batch* b
+        cdef bint compressing = False
+        if queued:
+            for name in self.parked_topics():
+                self.fail_parked(name, told(error, False))
+        while True:
+            b = self.accumulator.unfinished_batch(queued, in_flight, &compressing)
+            if b == NULL:
+                return compressing
+            batch_purged(self, b, error)
+
+    cdef int fail_rest(self, object error) except -1:
+        """Fails parked records and queued batches, and abandons the batches that are in flight."""
+        cdef Batch* b
+        absent, unknown = told(error, False), told(error, True)
+        for name in self.parked_topics():
+            self.fail_parked(name, absent)
+        while True:
+            b = self.accumulator.overdue(FAR_NS)
+            if b == NULL:
+                return 0
+            if b.in_request:
+                self.accumulator.abandon(b, unknown)
+            else:
+                self.accumulator.fail(b, unknown if b.ambiguous else absent)
+
+    def abort(self, error):
+        """Closes every connection and fails every incomplete batch, in flight or not.
+
+        A batch that another thread is compressing fails once that thread has finished. Returns how many
+        batches are left.
+        """
+        leave_uncompressed(&self.accumulator.c)
+        for connection in list(self.connections):
+            self.close_connection(connection, error)
+        self.fail_rest(error)
+        return self.accumulator.c.incomplete
+
+    def release(self):
+        """Closes the wake-up descriptors; call it after the loop has ended."""
+        cdef int32_t written_to
+        with nogil:
+            stop_compressing(&self.accumulator.c)
+        self.accumulator.wake_function = NULL
+        try:
+            self.poller.selector.unregister(self.wake_read_fd)
+        except (KeyError, ValueError, OSError):
+            log.debug("the selector was closed before the sender")
+        with nogil:
+            written_to = retire(&self.waker)
+        descriptors = {self.wake_read_fd, written_to}
+        self.wake_read_fd = -1
+        for fd in descriptors:
+            os.close(fd)
+
+    def counters(self):
+        """Returns the sender's own counters as a dict; ``metric_snapshot`` has all the others."""
+        return {
+            "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
+            "wakeups": self.wakeups,
+            "drives": self.drives,
+            "left_alone": self.left_alone,
+            "connections": self.transport_count,
+            "tls_connections": sum([(<Connection>c).tls is not None for c in self.connections]),
+            "tls_connections_slow": sum(
+                [(<Connection>c).tls is not None and c.tls.slow_because != "" for c in self.connections]
+            ),
+            "received_room": sum([(<Connection>c).transport.inbox_room for c in self.connections]),
+            "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
+        }
+
+    # Operations for the control plane
+
+    cdef Partition* find_partition(self, str topic, int partition) except NULL:
+        cdef TopicInfo state = self.accumulator.topic(topic)
+        if not 0 <= partition < state.c.partition_room:
+            raise IndexError(f"{topic}-{partition}: no such partition")
+        return state.c.partitions[partition]
+
+    def set_identity(self, int64_t producer_id, int epoch):
+        """Sets the producer id and epoch of new batches; with -1 they wait for an id, which is requested."""
+        set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
+        if producer_id < 0:
+            self.request_control()
+
+    # Transactions
+
+    def begin_transaction(self):
+        """Accepts records, which belong to a new transaction. ``take_joining`` returns where they go to."""
+        cdef Accumulator* a = &self.accumulator.c
+        self.accumulator.refusal = None
+        self.accumulator.unplaced = None
+        pthread_mutex_lock(&a.lock)
+        a.transaction += 1
+        a.adds_partitions = 1
+        a.wrote = 0
+        self.failed_before = a.meters.all.total[RECORDS_FAILED]
+        a.refusing = a.closed
+        pthread_mutex_unlock(&a.lock)
+
+    def open_transaction(self, bint adds_partitions, int highest_produce):
+        """Lets the transaction write.
+
+        ``adds_partitions``: only to partitions that were added, see ``partitions_added``; else to all.
+        ``highest_produce``: the highest version of Produce requests.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        self.highest_produce = <int16_t>highest_produce
+        if adds_partitions:
+            return
+        pthread_mutex_lock(&a.lock)
+        a.adds_partitions = 0
+        refresh_all(a)
+        pthread_mutex_unlock(&a.lock)
+
+    def refuse_records(self, error not None):
+        """Accepts no records from now on: ``send()`` raises copies of ``error``."""
+        cdef Accumulator* a = &self.accumulator.c
+        if not a.closed:
+            self.accumulator.refusal = error
+        pthread_mutex_lock(&a.lock)
+        a.refusing = 1
+        # Threads in await_parking() give up.
+        broadcast(&a.progress)
+        pthread_mutex_unlock(&a.lock)
+
+    def set_hurry(self, bint on):
+        """Whether batches are sent without lingering, as in a ``flush()``."""
+        cdef Accumulator* a = &self.accumulator.c
+        pthread_mutex_lock(&a.lock)
+        a.flushing += 1 if on else -1
+        if on:
+            hurry(a)
+        pthread_mutex_unlock(&a.lock)
+
+    def take_joining(self):
+        """Returns the partitions that wait to be added to the transaction, as (topic, partition), once."""
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Partition* p
+        found = []
+        while True:
+            pthread_mutex_lock(&a.lock)
+            p = a.joining.first
+            if p != NULL:
+                withdraw(a, p)
+                p.joining = a.transaction
+            pthread_mutex_unlock(&a.lock)
+            if p == NULL:
+                return found
+            found.append((p.topic.name[:p.topic.name_size].decode(), p.index))
+
+    def partitions_added(self, partitions):
+        """The transaction has these partitions, given as (topic, partition): their batches may be sent."""
+        cdef Partition* p
+        for topic, index in partitions:
+            p = self.find_partition(topic, index)
+            pthread_mutex_lock(&self.accumulator.c.lock)
+            p.joined = self.accumulator.c.transaction
+            refresh(&self.accumulator.c, p)
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+
+    def is_drained(self):
+        """Whether no record waits for its outcome and no Produce request for its response.
+
+        If not, the control plane is called as soon as it is so.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        pthread_mutex_lock(&a.lock)
+        drained = a.incomplete == 0 and a.parked == 0 and a.on_wire == 0
+        a.ending = not drained
+        pthread_mutex_unlock(&a.lock)
+        return drained
+
+    def has_written(self):
+        """Whether a batch of the current transaction went into a request."""
+        return bool(self.accumulator.c.wrote)
+
+    def has_lost(self):
+        """Whether a record of the current transaction has failed."""
+        return self.accumulator.c.meters.all.total[RECORDS_FAILED] > self.failed_before
+
+    @property
+    def unplaced(self):
+        """The error of the last record of the current transaction that found no partition; None: none."""
+        return self.accumulator.unplaced
+
+    def written_offsets(self):
+        """Returns (topic, partition) -> (first, last) offset of what the current transaction has written.
+
+        Any thread, once everything is acknowledged.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        cdef bint written
+        cdef TopicInfo state
+        cdef Partition* p
+        cdef int32_t i
+        cdef int64_t first = -1
+        cdef int64_t last = -1
+        found = {}
+        for name, state in list(self.accumulator.topics.items()):
+            for i in range(state.c.partition_room):
+                # The sender may give the topic more room at this moment.
+                pthread_mutex_lock(&a.lock)
+                p = state.c.partitions[i]
+                written = p.written_in == a.transaction and a.transaction > 0
+                if written:
+                    first = p.first_offset
+                    last = p.last_offset
+                pthread_mutex_unlock(&a.lock)
+                if written:
+                    found[name, i] = first, last
+        return found
+
+    def reopen_partitions(self):
+        """Opens the gates of all partitions, after a transaction that was aborted. Nothing is unsettled."""
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Topic* t
+        cdef int32_t i
+        pthread_mutex_lock(&a.lock)
+        t = a.topics
+        while t != NULL:
+            for i in range(t.partition_room):
+                t.partitions[i].gate = GATE_OPEN
+                forget_gap(t.partitions[i])
+            t = t.next
+        refresh_all(a)
+        pthread_mutex_unlock(&a.lock)
+
+    def set_next_sequence(self, str topic, int partition, int32_t sequence):
+        """Sets a partition's next sequence, for tests; returns False while a batch is unsettled."""
+        cdef Partition* p = self.find_partition(topic, partition)
+        if p.unsettled_count:
+            return False
+        p.next_sequence = sequence
+        return True

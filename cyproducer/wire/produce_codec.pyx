@@ -1,0 +1,510 @@
+"""Encodes Produce requests and decodes Produce responses, versions 3 to 13, without the GIL.
+
+Owns the frame around the batches, as a list of slices for ``sendmsg`` (a batch's bytes are never copied), and
+decoding a response into one ``Outcome`` per batch. Does not send anything and does not interpret error codes.
+
+Nothing in a response is trusted: every read is checked against the remaining bytes, no memory is allocated
+for a count, and a response that lacks a batch of the request, or names one twice, is malformed.
+
+Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KIP-467 (record errors, from
+8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
+"""
+
+from libc.stdint cimport INT64_MAX
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcmp, memcpy
+
+from cyproducer.accumulator.structures cimport Topic
+from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, put_u32
+from cyproducer.records.varint cimport put_uvarint
+
+from cyproducer.base.text import printable
+from cyproducer.wire.messages import PRODUCE
+from cyproducer.wire.versions import PRODUCE_BY_TOPIC_ID
+
+cdef enum:
+    PER_TOPIC = 32            # upper bound for the bytes around a topic, without its name
+    PER_BATCH = 16            # upper bound for the bytes around a batch
+    ID_SIZE = 16
+    NODE_ENDPOINTS_TAG = 0
+    LONGEST_STRING = 32767    # bytes
+    SLICE = 1024              # record errors that are read before other threads may run
+    NOT_LEADER_OR_FOLLOWER = 6
+    FENCED_LEADER_EPOCH = 74
+
+cdef int FLEXIBLE = PRODUCE.flexible
+cdef int TOPIC_IDS = PRODUCE_BY_TOPIC_ID
+cdef int CLIENT_THROTTLES = PRODUCE.client_throttles
+
+
+cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:
+    cdef const Batch* a = (<Batch**>left)[0]
+    cdef const Batch* b = (<Batch**>right)[0]
+    if a.partition.topic != b.partition.topic:
+        return -1 if a.partition.topic.number < b.partition.topic.number else 1
+    return -1 if a.partition.index < b.partition.index else 1
+
+
+cdef inline uint8_t* put_count(uint8_t* p, int64_t count, bint flexible) noexcept nogil:
+    """Writes an array's count or a byte string's length in the version's encoding."""
+    if flexible:
+        return put_uvarint(p, count + 1)
+    put_u32(p, <int32_t>count)
+    return p + 4
+
+
+cdef inline uint8_t* put_text(uint8_t* p, const char* text, int32_t size, bint flexible) noexcept nogil:
+    """Writes a string; null if ``text`` is NULL."""
+    if flexible:
+        p = put_uvarint(p, size + 1 if text != NULL else 0)
+    else:
+        put_u16(p, size if text != NULL else <int16_t>-1)
+        p += 2
+    if text != NULL:
+        memcpy(p, text, size)
+        p += size
+    return p
+
+
+cdef bint has_id(const Topic* t) noexcept nogil:
+    cdef int i
+    for i in range(ID_SIZE):
+        if t.id[i]:
+            return True
+    return False
+
+
+cdef Request* encode_produce(
+    const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
+) noexcept nogil:
+    """Encodes the request for these batches, whose headers are already written; NULL if out of memory.
+
+    Takes ownership of the batches, but not of the array, which it sorts. ``version`` is the highest version
+    to use: if a topic's id is unknown, because its metadata came from a broker without Metadata v10, the
+    request uses topic names and at most v12.
+    """
+    cdef bint flexible = version >= FLEXIBLE
+    cdef Request* r = <Request*>calloc(1, sizeof(Request))
+    cdef int64_t room = 64 + settings.client_id_size + max(settings.transactional_id_size, 0)
+    cdef int32_t topics = 0
+    cdef int32_t i
+    cdef int32_t in_topic
+    cdef Topic* t
+    cdef uint8_t* p
+    cdef uint8_t* slice_start
+    if r == NULL:
+        return NULL
+    if count > 1:
+        qsort(batches, count, sizeof(Batch*), by_topic_and_partition)
+    for i in range(count):
+        t = batches[i].partition.topic
+        if i == 0 or batches[i - 1].partition.topic != t:
+            topics += 1
+            room += PER_TOPIC + t.name_size
+            if version >= TOPIC_IDS and not has_id(t):
+                version = TOPIC_IDS - 1
+        room += PER_BATCH
+    r.frame = <uint8_t*>malloc(room)
+    r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
+    r.batches = <Batch**>malloc((sizeof(Batch*) + (ID_SIZE if version >= TOPIC_IDS else 0)) * count)
+    if r.frame == NULL or r.parts == NULL or r.batches == NULL:
+        free_request(r)
+        return NULL
+    memcpy(r.batches, batches, sizeof(Batch*) * count)
+    r.count = count
+    r.version = version
+    r.correlation_id = correlation_id
+    if version >= TOPIC_IDS:
+        # The response has the ids of the request. If a topic is recreated meanwhile, its id has changed when
+        # the response arrives.
+        r.ids = <uint8_t*>(r.batches + count)
+        for i in range(count):
+            memcpy(r.ids + i * ID_SIZE, batches[i].partition.topic.id, ID_SIZE)
+    p = r.frame + 4
+    put_u16(p, 0)   # Produce
+    put_u16(p + 2, version)
+    put_u32(p + 4, correlation_id)
+    p = put_text(p + 8, settings.client_id, settings.client_id_size, False)
+    if flexible:
+        p[0] = 0
+        p += 1
+    p = put_text(p, settings.transactional_id, settings.transactional_id_size, flexible)
+    put_u16(p, settings.acks)
+    put_u32(p + 2, settings.timeout_ms)
+    p = put_count(p + 6, topics, flexible)
+    slice_start = r.frame
+    for i in range(count):
+        t = batches[i].partition.topic
+        if i == 0 or batches[i - 1].partition.topic != t:
+            if i > 0 and flexible:
+                p[0] = 0   # the previous topic's tags
+                p += 1
+            if version >= TOPIC_IDS:
+                memcpy(p, t.id, ID_SIZE)
+                p += ID_SIZE
+            else:
+                p = put_text(p, t.name, t.name_size, flexible)
+            in_topic = 1
+            while i + in_topic < count and batches[i + in_topic].partition.topic == t:
+                in_topic += 1
+            p = put_count(p, in_topic, flexible)
+        put_u32(p, batches[i].partition.index)
+        p = put_count(p + 4, batches[i].size, flexible)
+        add_part(r, slice_start, p - slice_start)
+        add_part(r, batches[i].data, batches[i].size)
+        slice_start = p
+        if flexible:
+            p[0] = 0   # the partition's tags
+            p += 1
+    if flexible:
+        p[0] = 0   # the last topic's tags
+        p[1] = 0   # the request's
+        p += 2
+        add_part(r, slice_start, p - slice_start)
+    put_u32(r.frame, <int32_t>(r.size - 4))
+    r.unwritten = r.size
+    return r
+
+
+cdef inline void add_part(Request* r, void* data, int64_t size) noexcept nogil:
+    r.parts[r.part_count].iov_base = data
+    r.parts[r.part_count].iov_len = size
+    r.part_count += 1
+    r.size += size
+
+
+cdef Request* whole_request(
+    int16_t api_key, int16_t version, int32_t correlation_id, const uint8_t* frame, int64_t size
+) noexcept nogil:
+    """Makes a request from one whole frame, which is copied; NULL if out of memory."""
+    cdef Request* r = <Request*>calloc(1, sizeof(Request))
+    if r == NULL:
+        return NULL
+    r.frame = <uint8_t*>malloc(size)
+    r.parts = <iovec*>malloc(sizeof(iovec))
+    if r.frame == NULL or r.parts == NULL:
+        free_request(r)
+        return NULL
+    memcpy(r.frame, frame, size)
+    r.api_key = api_key
+    r.version = version
+    r.correlation_id = correlation_id
+    add_part(r, r.frame, size)
+    r.unwritten = size
+    return r
+
+
+cdef void free_request(Request* r) noexcept nogil:
+    """Frees a request, but not its batches: the caller has handed them on."""
+    free(r.frame)
+    free(r.parts)
+    free(r.batches)
+    free(r)
+
+
+# Decoding. A read beyond the end moves the cursor to its end and sets `bad`, so that callers check only once.
+cdef struct Cursor:
+    const uint8_t* at
+    const uint8_t* end
+    bint bad
+
+
+cdef inline const uint8_t* take(Cursor* c, int64_t size) noexcept nogil:
+    """Returns the next ``size`` bytes, or NULL with the cursor marked bad."""
+    cdef const uint8_t* p = c.at
+    if size < 0 or c.end - c.at < size:
+        c.bad = True
+        c.at = c.end
+        return NULL
+    c.at += size
+    return p
+
+
+cdef inline int64_t read_i16(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 2)
+    return <int16_t>get_u16(p) if p != NULL else 0
+
+
+cdef inline int64_t read_i32(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 4)
+    return <int32_t>get_u32(p) if p != NULL else 0
+
+
+cdef inline int64_t read_i64(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 8)
+    return <int64_t>get_u64(p) if p != NULL else 0
+
+
+cdef int64_t read_uvarint(Cursor* c) noexcept nogil:
+    """Reads an unsigned varint of at most 5 bytes: no field of a response needs more."""
+    cdef int64_t v = 0
+    cdef int shift = 0
+    cdef const uint8_t* p
+    while shift < 35:
+        p = take(c, 1)
+        if p == NULL:
+            return 0
+        v |= <int64_t>(p[0] & 0x7F) << shift
+        if p[0] < 0x80:
+            return v
+        shift += 7
+    c.bad = True
+    return 0
+
+
+cdef inline int64_t read_count(Cursor* c, bint flexible) noexcept nogil:
+    """Reads an array's count: at least 0, at most the remaining bytes, since no element is empty."""
+    cdef int64_t n = read_uvarint(c) - 1 if flexible else read_i32(c)
+    if n < 0:
+        return 0
+    if n > c.end - c.at:
+        c.bad = True
+        return 0
+    return n
+
+
+cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) noexcept nogil:
+    """Returns a string's bytes; size -1 for null."""
+    size[0] = read_uvarint(c) - 1 if flexible else read_i16(c)
+    if size[0] < 0:
+        size[0] = -1
+        return NULL
+    if size[0] > LONGEST_STRING:
+        c.bad = True
+        return NULL
+    return take(c, size[0])
+
+
+cdef void skip_tags(Cursor* c) noexcept nogil:
+    cdef int64_t n = read_uvarint(c)
+    while n > 0 and not c.bad:
+        read_uvarint(c)
+        take(c, read_uvarint(c))
+        n -= 1
+
+
+cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
+    """Reads a partition's tagged fields: tag 0 is its current leader (KIP-951)."""
+    cdef int64_t n = read_uvarint(c)
+    cdef int64_t tag
+    cdef int64_t size
+    cdef Cursor inner
+    while n > 0 and not c.bad:
+        tag = read_uvarint(c)
+        size = read_uvarint(c)
+        inner.at = c.at
+        inner.bad = False
+        if take(c, size) == NULL and size > 0:
+            return
+        inner.end = c.at
+        if tag == 0:
+            o.leader_id = <int32_t>read_i32(&inner)
+            o.leader_epoch = <int32_t>read_i32(&inner)
+            if inner.bad:
+                c.bad = True
+        n -= 1
+
+
+cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
+    """Reads the response's tagged fields: tag 0 has the addresses of the new leaders (KIP-951)."""
+    cdef int64_t n = read_uvarint(c)
+    cdef int64_t tag
+    cdef int64_t size
+    cdef const uint8_t* data
+    while n > 0 and not c.bad:
+        tag = read_uvarint(c)
+        size = read_uvarint(c)
+        data = take(c, size)
+        if tag == NODE_ENDPOINTS_TAG and data != NULL:
+            endpoints.data = data
+            endpoints.size = size
+        n -= 1
+
+
+cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
+    """Returns the records for which a broker rejected a batch: index in the batch -> message or None.
+
+    An index outside the batch of ``records`` records does not name a record. See KIP-467. ``parse_produce``
+    has already checked that the response is well-formed.
+    """
+    cdef Cursor c
+    cdef int64_t size
+    cdef int32_t place
+    cdef const char* text
+    cdef int64_t i
+    cdef dict found = {}
+    c.at = o.record_errors
+    c.end = o.record_errors_end
+    c.bad = False
+    for i in range(o.record_error_count):
+        if i % SLICE == SLICE - 1:
+            with nogil:
+                pass
+        place = <int32_t>read_i32(&c)
+        text = <const char*>read_text(&c, r.version >= FLEXIBLE, &size)
+        if 0 <= place < records:
+            found[place] = printable(text[:size].decode("utf-8", "replace")) if size >= 0 else None
+        if r.version >= FLEXIBLE:
+            skip_tags(&c)
+    return found
+
+
+cdef bint client_throttles(const Request* r) noexcept nogil:
+    """Whether the client must observe the throttle time: in older versions the broker delays its response.
+
+    See KIP-219.
+    """
+    return r.version >= CLIENT_THROTTLES
+
+
+cdef bint names_leader(const Outcome* o) noexcept nogil:
+    """Whether the broker rejected a batch and named the new leader."""
+    return o.leader_id >= 0 and (
+        o.error_code == NOT_LEADER_OR_FOLLOWER or o.error_code == FENCED_LEADER_EPOCH
+    )
+
+
+cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int64_t size) noexcept nogil:
+    """Whether ``name``, from a response, is the topic of batch ``i``: its name, or its id from v13 on."""
+    cdef const Topic* t = r.batches[i].partition.topic
+    if r.version >= TOPIC_IDS:
+        return memcmp(r.ids + i * ID_SIZE, name, ID_SIZE) == 0
+    return size == t.name_size and memcmp(t.name, name, size) == 0
+
+
+cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int32_t hint) noexcept nogil:
+    """Returns the index of a topic's first batch, or -1 if it is not in the request.
+
+    The search starts at ``hint`` and wraps around. Brokers mostly keep the order of the request; then the
+    first look finds it.
+    """
+    cdef int32_t i = hint if hint < r.count else 0
+    cdef int32_t left = r.count
+    cdef const Topic* t
+    while left > 0:
+        t = r.batches[i].partition.topic
+        if is_topic(r, i, name, size):
+            # The hint may lie inside the topic's batches.
+            while i > 0 and r.batches[i - 1].partition.topic == t:
+                i -= 1
+            return i
+        while left > 0 and r.batches[i].partition.topic == t:
+            left -= 1
+            i += 1
+            if i == r.count:
+                i = 0
+                break
+    return -1
+
+
+cdef int32_t find_partition(const Request* r, int32_t start, int32_t index, int32_t hint) noexcept nogil:
+    """Returns the index of a partition's batch in the topic that begins at ``start``; -1 if there is none."""
+    cdef const Topic* t = r.batches[start].partition.topic
+    cdef int32_t low = start
+    cdef int32_t high
+    cdef int32_t middle
+    if hint < r.count and r.batches[hint].partition.topic == t and r.batches[hint].partition.index == index:
+        return hint
+    high = r.count
+    while low < high:
+        middle = (low + high) // 2
+        if r.batches[middle].partition.topic == t and r.batches[middle].partition.index < index:
+            low = middle + 1
+        else:
+            high = middle
+    if low < r.count and r.batches[low].partition.topic == t and r.batches[low].partition.index == index:
+        return low
+    return -1
+
+
+cdef int parse_produce(
+    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
+    Endpoints* endpoints
+) noexcept nogil:
+    """Decodes the response to ``r`` from its correlation id on; returns 0, or -1 if it is malformed.
+
+    ``outcomes`` has one element per batch, in the order of the request.
+    """
+    cdef bint flexible = r.version >= FLEXIBLE
+    cdef Cursor c
+    cdef int64_t topics
+    cdef int64_t partitions
+    cdef int64_t errors
+    cdef int64_t length = 0
+    cdef int32_t hint = 0
+    cdef int32_t start
+    cdef int32_t i
+    cdef const uint8_t* name
+    cdef Outcome* o
+    endpoints.data = NULL
+    endpoints.size = 0
+    for i in range(r.count):
+        outcomes[i].seen = 0
+    c.at = frame + 4
+    c.end = frame + size
+    c.bad = size < 4
+    if flexible and not c.bad:
+        skip_tags(&c)
+    topics = read_count(&c, flexible) if not c.bad else 0
+    # Each topic has a batch. More of them would cost a search in the request each.
+    if topics > r.count:
+        return -1
+    while topics > 0 and not c.bad:
+        if r.version >= TOPIC_IDS:
+            name = take(&c, ID_SIZE)
+        else:
+            name = read_text(&c, flexible, &length)
+        if name == NULL:
+            return -1
+        start = find_topic(r, name, length, hint)
+        if start < 0:
+            return -1
+        hint = start
+        partitions = read_count(&c, flexible)
+        while partitions > 0 and not c.bad:
+            i = find_partition(r, start, <int32_t>read_i32(&c), hint)
+            if i < 0 or outcomes[i].seen:
+                return -1
+            hint = i + 1
+            o = &outcomes[i]
+            o.seen = 1
+            o.leader_id = -1
+            o.leader_epoch = -1
+            o.message_size = -1
+            o.error_code = <int16_t>read_i16(&c)
+            o.base_offset = read_i64(&c)
+            o.log_append_ms = read_i64(&c)
+            # Records have the offsets that follow.
+            if o.base_offset > INT64_MAX - r.batches[i].count:
+                return -1
+            if r.version >= 5:
+                read_i64(&c)   # log start offset
+            o.record_error_count = 0
+            if r.version >= 8:
+                errors = read_count(&c, flexible)
+                o.record_error_count = errors
+                o.record_errors = c.at
+                while errors > 0 and not c.bad:
+                    read_i32(&c)
+                    read_text(&c, flexible, &length)
+                    if flexible:
+                        skip_tags(&c)
+                    errors -= 1
+                o.record_errors_end = c.at
+                o.message = <const char*>read_text(&c, flexible, &length)
+                o.message_size = <int32_t>length
+            if flexible:
+                read_partition_tags(&c, o)
+            partitions -= 1
+        if flexible:
+            skip_tags(&c)
+        topics -= 1
+    throttle_ms[0] = <int32_t>read_i32(&c)
+    if flexible:
+        read_response_tags(&c, endpoints)
+    if c.bad or c.at != c.end:
+        return -1
+    for i in range(r.count):
+        if not outcomes[i].seen:
+            return -1
+    return 0
