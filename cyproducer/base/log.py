@@ -1,7 +1,7 @@
 """The package's log lines, from any thread: a handler never runs on a sender thread, but on ``user_thread``.
 
-Owns formatting a line and the record of its origin. Does not own the thread that emits it (``user_thread``), or
-how often a line may come (``control/log_limit``).
+Owns formatting a line and the record of its origin. Does not own the thread that emits it
+(``user_thread``), or how often a line may come (``control/log_limit``).
 """
 
 import logging

@@ -94,7 +94,6 @@ class ApplicationRequests:
         self,
         config: ProducerConfig,
         sender: Sender,
-        rng: Callable[[], float],
         connector: Connector,
         nodes: Callable[[], Sequence[int]],
         diagnosis: Callable[[], str],
@@ -103,14 +102,12 @@ class ApplicationRequests:
         Args:
             config: the client's options.
             sender: is woken up by a new request.
-            rng: returns a float in [0, 1), for the choice among brokers.
             connector: sends requests, and connects to brokers.
             nodes: returns the nodes to connect to if there is no connection.
             diagnosis: says for errors why nothing gets through.
         """
         self._config = config
         self._sender = sender
-        self._rng = rng
         self._connector = connector
         self._nodes = nodes
         self._diagnosis = diagnosis
@@ -177,26 +174,19 @@ class ApplicationRequests:
         self, request: ApplicationRequest, now_ms: float, denied: BaseException | None
     ) -> tuple[Connection | None, float]:
         """Returns a connection for the request, or None and when to try again."""
-        free = self._connector.free(now_ms)
-        node_id = request.wanted_node
-        if node_id is not None:
-            free = [connection for connection in free if connection.node_id == node_id]
-        if free:
-            return min(free, key=lambda c: (c.in_flight, self._rng())), 0
         if denied is not None:
+            # So no connection is ready, and the next attempt may be half a minute away.
             self._refuse(request, errors.copied(denied))
             return None, math.inf
-        if node_id is None:
-            seek_ms = self._connector.seek(self._nodes(), now_ms)
-            return None, min(seek_ms, self._connector.throttled_ms(now_ms))
-        wait_ms = self._connector.reach(node_id, now_ms)
+        node_id = request.wanted_node
+        connection, wait_ms = self._connector.connection_for(node_id, self._nodes(), now_ms)
         if wait_ms is None:
             self._finish(
                 request,
                 errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self._diagnosis()}"),
             )
             return None, math.inf
-        return None, wait_ms
+        return connection, wait_ms
 
     def _send(self, request: ApplicationRequest, connection: Connection) -> None:
         request.node_id, request.where = connection.node_id, connection.where

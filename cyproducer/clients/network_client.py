@@ -104,7 +104,6 @@ class NetworkClient:
         self._config = config
         self._sender = sender
         self._clock = clock
-        self._rng = rng
         self._log = Log("cyproducer", config.client_id)
         self._metadata = ClusterMetadata(
             config.bootstrap_addresses,
@@ -122,7 +121,7 @@ class NetworkClient:
             clock,
             rng,
             self._on_node_failure,
-            on_versions=self._on_versions,
+            on_features=self._on_features,
             on_authenticated=self._on_authenticated,
             open_socket=open_socket,
             resolver=resolver,
@@ -165,7 +164,7 @@ class NetworkClient:
             self.fates.transactions = self.transactions.machine
         #: What programs ask brokers, beyond what a producer asks.
         self.application_requests = ApplicationRequests(
-            config, sender, rng, self._connector, self._nodes, self.diagnosis
+            config, sender, self._connector, self._nodes, self.diagnosis
         )
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
@@ -455,7 +454,7 @@ class NetworkClient:
         """The response to a request other than Produce; see ``Connector.on_frame``."""
         self._connector.on_frame(connection, number, frame, now_ms)
 
-    def _on_versions(self, response: ApiVersionsResponse, now_ms: float) -> None:
+    def _on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
         if self.transactions is not None:
             self.transactions.on_features(response, now_ms)
 
@@ -568,12 +567,10 @@ class NetworkClient:
         delay_ms = self._metadata.next_update_ms(now_ms)
         if delay_ms > 0:
             return delay_ms
-        ready = self._connector.free(now_ms)
-        if not ready:
-            # If all connected brokers throttle, try another broker.
-            seek_ms = self._connector.seek(self._nodes(), now_ms)
-            return min(seek_ms, self._connector.throttled_ms(now_ms))
-        connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
+        connection, wait_ms = self._connector.connection_for(None, self._nodes(), now_ms)
+        if connection is None:
+            assert wait_ms is not None
+            return wait_ms
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
@@ -596,6 +593,7 @@ class NetworkClient:
         return self._config.request_timeout_ms
 
     def _on_no_metadata(self, connection: Connection, cause: Exception, now_ms: float) -> None:
+        """The metadata request gets no response."""
         self._metadata.on_failure(cause, now_ms)
 
     def _used_since(self, since_ms: float) -> list[str]:

@@ -96,7 +96,7 @@ class TransactionClient:
             sender: carries out what the transactions' state asks for.
             idempotence: forgets the partitions in trouble when a transaction is aborted.
             backoff: the delay after a failed request.
-            rng: returns a float in [0, 1), for jitter and for the choice among brokers.
+            rng: returns a float in [0, 1), for jitter.
             connector: sends requests, and connects to coordinators.
             nodes: returns the nodes to connect to if there is no connection.
             diagnosis: says for errors why nothing gets through.
@@ -106,7 +106,6 @@ class TransactionClient:
         self._config = config
         self._sender = sender
         self._idempotence = idempotence
-        self._rng = rng
         self._connector = connector
         self._nodes = nodes
         self._diagnosis = diagnosis
@@ -374,24 +373,15 @@ class TransactionClient:
 
     def _connection(self, request: Request, now_ms: float) -> tuple[Connection | None, float]:
         """Returns a connection for the request, or None and when to try again."""
-        free = self._connector.free(now_ms)
         node_id = self.machine.coordinator(request)
-        if node_id is None:
-            if free:
-                return min(free, key=lambda c: (c.in_flight, self._rng())), 0
-            seek_ms = self._connector.seek(list(self._nodes()), now_ms)
-            return None, min(seek_ms, self._connector.throttled_ms(now_ms))
-        for connection in free:
-            if connection.node_id == node_id:
-                return connection, 0
-        wait_ms = self._connector.reach(node_id, now_ms)
+        connection, wait_ms = self._connector.connection_for(node_id, self._nodes(), now_ms)
         if wait_ms is None:
             error = errors.KafkaConnectionError(
                 f"broker {node_id}, the coordinator, cannot be reached: {self._diagnosis()}"
             )
             self.machine.unreachable(request, error, now_ms)
             return None, self.machine.wait_ms(now_ms)
-        return None, wait_ms
+        return connection, wait_ms
 
     def _send(self, request: Request, connection: Connection, now_ms: float) -> bool:
         """Sends a request; False if it was not sent, as the broker cannot answer it."""

@@ -87,7 +87,7 @@ class Connector:
         rng: Callable[[], float],
         on_failure: Callable[[BaseException, float], None],
         *,
-        on_versions: Callable[[ApiVersionsResponse, float], object] = lambda response, now_ms: None,
+        on_features: Callable[[ApiVersionsResponse, float], object] = lambda response, now_ms: None,
         on_authenticated: Callable[[], object] = lambda: None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
@@ -100,7 +100,7 @@ class Connector:
             clock: the loop's clock.
             rng: a float in [0, 1), for jitter and the choice among brokers.
             on_failure: called for each failure, with the error and the time in milliseconds.
-            on_versions: called for each broker that has said what it supports, with the time in milliseconds.
+            on_features: called with what each broker supports, and the time in milliseconds.
             on_authenticated: called when a broker has accepted this client's credentials.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
@@ -154,7 +154,7 @@ class Connector:
         self._clock = clock
         self._rng = rng
         self._on_failure = on_failure
-        self._tell_versions = on_versions
+        self._on_features = on_features
         self._on_authenticated = on_authenticated
         self._open_socket = open_socket or self._connect
         self._resolver = resolver or Resolver(loop.request_control)
@@ -264,7 +264,28 @@ class Connector:
         connection.handshake = Handshake(address)
         self.connections[node_id, address] = connection
 
-    def reach(self, node_id: int, now_ms: float) -> float | None:
+    def connection_for(
+        self, node_id: int | None, candidates: Sequence[int], now_ms: float
+    ) -> tuple[Connection | None, float | None]:
+        """Returns a free connection to a node, or to any broker; if there is none, connects.
+
+        Without a connection, also returns the milliseconds until the next attempt, unless an event comes
+        earlier; None if the node is unknown, or could not be reached just now.
+
+        Args:
+            node_id: the node; None: any broker.
+            candidates: the nodes to connect to if any broker will do.
+            now_ms: the current time.
+        """
+        free = [each for each in self.free(now_ms) if node_id in (None, each.node_id)]
+        if free:
+            return min(free, key=lambda c: (c.in_flight, self._rng())), 0
+        if node_id is not None:
+            return None, self._reach(node_id, now_ms)
+        # If all connected brokers throttle, another one may not.
+        return None, min(self._seek(candidates, now_ms), self.throttled_ms(now_ms))
+
+    def _reach(self, node_id: int, now_ms: float) -> float | None:
         """Connects to a node that there is no free connection to.
 
         Returns the milliseconds until the next attempt, unless an event comes earlier; None if the node is
@@ -313,7 +334,7 @@ class Connector:
         self.states.resolution_failed(node_id, error, now_ms, advice=advice)
         self._on_failure(_placed(error, f"{host}:{port}", advice), now_ms)
 
-    def seek(self, candidates: Sequence[int], now_ms: float) -> float:
+    def _seek(self, candidates: Sequence[int], now_ms: float) -> float:
         """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
 
         Returns the milliseconds until the next attempt, unless an event comes earlier.
@@ -473,7 +494,7 @@ class Connector:
             raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
         self._hand_over(connection, response.api_versions, now_ms)
         connection.handshake.versions[API_VERSIONS] = version
-        self._tell_versions(response, now_ms)
+        self._on_features(response, now_ms)
         self._close_bootstrap(connection)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:

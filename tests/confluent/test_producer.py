@@ -465,6 +465,14 @@ def test_list_topics_asks_again_after_a_lost_connection(cluster: ScriptedCluster
     assert "orders" in producer.list_topics(timeout=WAIT_S).topics
 
 
+def test_list_topics_of_an_old_broker_may_create_a_topic(cluster: ScriptedCluster, make: Make) -> None:
+    for node in cluster.nodes.values():
+        node.versions[METADATA] = (0, 3)
+    cluster.auto_create = 1
+    assert list(make().list_topics("new", WAIT_S).topics) == ["new"]
+    assert "new" in cluster.topics
+
+
 def test_list_topics_without_a_broker(make: Make) -> None:
     with pytest.raises(KafkaException, match="connection refused") as caught:
         make(alone=True).list_topics(timeout=0.3)

@@ -4,7 +4,6 @@ A new place is one more function with ``@place``. It lets the text through the p
 got to see beside the log, stdout and stderr: exceptions and texts.
 """
 
-import ast
 import json
 import logging
 import struct
@@ -33,6 +32,8 @@ from cyproducer.security.scram import Scram
 from cyproducer.spark.exactly_once.driver import _some
 from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction
 from cyproducer.wire import protocol
+from cyproducer.wire.messages import CLIENT
+from cyproducer.wire.schema import Struct
 from tests.network.odd_servers import odd_server
 from tests.network.scripted_broker import FIND_COORDINATOR, LIST_TRANSACTIONS, PRODUCE, ScriptedCluster
 from tests.network.scripted_model import Act, Answers
@@ -433,6 +434,8 @@ def test_a_text_is_escaped_once_and_cut_before() -> None:
 
 IDENTIFIERS = {
     "finalized_features.name",
+    "supported_features.name",
+    "results_by_topic_v3_and_below.name",
     "topics.name",
     "coordinators.key",
     "transaction_states.transactional_id",
@@ -450,14 +453,19 @@ IDENTIFIERS = {
 """What responses have as names that are compared and sent back, as numbers, or for nothing."""
 
 
-def _read_as(*methods: str) -> Iterator[str]:
-    tree = ast.parse(Path(protocol.__file__).read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in [f"reader.{name}" for name in methods]:
-            yield str(ast.literal_eval(node.args[0]))
+def _strings(struct: Struct, limits: tuple[int, int], path: str = "") -> Iterator[tuple[str, str]]:
+    for field in struct.fields:
+        if field.versions.first > limits[1] or field.versions.last < limits[0]:
+            continue
+        if isinstance(field.kind, Struct):
+            yield from _strings(field.kind, limits, f"{path}{field.name}.")
+        elif field.kind in ("string", "text"):
+            yield f"{path}{field.name}", field.kind
 
 
 def test_decoders_return_printable_texts_but_for_identifiers() -> None:
-    # A field that people see is read with text() or nullable_text().
-    assert set(_read_as("string", "nullable_string")) == IDENTIFIERS
-    assert not IDENTIFIERS & set(_read_as("text", "nullable_text"))
+    # A field that people see is declared as text.
+    responses = [(api.response.root, api.versions) for api in CLIENT if api.name != "Produce"]
+    found = {each for root, versions in responses for each in _strings(root, versions)}
+    assert {name for name, kind in found if kind == "string"} == IDENTIFIERS
+    assert not IDENTIFIERS & {name for name, kind in found if kind == "text"}

@@ -35,6 +35,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[UserThread, Held]
     """A thread that is busy with a job; the package's log lines go to this thread."""
     thread, job = UserThread(), Held()
     monkeypatch.setattr(module, "user_thread", thread)
+    monkeypatch.setattr(log, "user_thread", thread)
     thread.put(job)
     assert job.begun.wait(PATIENCE_S)
     yield thread, job

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from cyproducer.base import log
 from cyproducer.base import user_thread as module
 from cyproducer.base.log import Log
 from cyproducer.base.user_thread import UserThread
@@ -15,7 +16,7 @@ def test_the_times_of_a_line_are_those_at_which_it_was_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as past:
-        past.setattr(module, "unix_ms", lambda: 1_000_250)
+        past.setattr(log, "unix_ms", lambda: 1_000_250)
         Log("cyproducer.tests").warning("long ago")
         assert module.user_thread.drain(PATIENCE_S)
     (record,) = caplog.records

@@ -162,10 +162,10 @@ class TransactionalClient(Client):
         assert found is not None
         return found
 
-    def _request(self, connection: Connection, api: Api, *args: Any) -> None:
+    def _request(self, connection: Connection, api: Api, *rest: Any, **options: Any) -> None:
         if api in (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT):
             self._tried_in = self.transactions.machine.number
-        self._hand_over(connection, api, *args)
+        self._hand_over(connection, api, *rest, **options)
 
     @property
     def has_tried(self) -> bool:
