@@ -1,7 +1,7 @@
 """The layers: which folder may import which.
 
-MAY_IMPORT and BANNED contain the rules. The tests parse the sources, so that they also find an import inside
-a function, under a condition or in Cython.
+MAY_IMPORT, BANNED and IMPORTED_BY contain the rules. The tests parse the sources, so that they also
+find an import inside a function, under a condition or in Cython.
 """
 
 import ast
@@ -39,16 +39,23 @@ MAY_IMPORT = {
     "observability": ("accumulator", "base", "records"),
     # It wraps the producer's methods, from outside.
     "opentelemetry": (
-        "_open_producers", "_runtime", "accumulator", "base", "clients", "config", "errors", "futures", "net",
-        "observability", "producer", "sender", "structs", "version",
+        "_open_producers", "_runtime", "accumulator", "base", "clients", "config", "errors", "futures",
+        "net", "observability", "producer", "sender", "structs", "version",
     ),
+    # It opens no connections: it calls the producer.
+    "aio": (
+        "_asyncio_thread", "_send_async", "base", "config", "errors", "futures", "producer", "records",
+        "send", "structs",
+    ),
+    # Offsets are read without I/O and without another client.
+    "_consumer_offsets": ("errors", "records", "structs"),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, in addition to itself."""
 
 IO = ("socket", "ssl", "select", "selectors")
 THREADS_AND_CLOCKS = ("asyncio", "threading", "_thread", "concurrent", "multiprocessing", "time")
 BANNED = {
-    "control": (*IO, *THREADS_AND_CLOCKS),
+    "control": (*IO, *THREADS_AND_CLOCKS, "cyproducer.base.clock"),
     "records": (*IO, "asyncio"),
     "wire": (*IO, *THREADS_AND_CLOCKS),
     # Token providers may be async.
@@ -57,8 +64,39 @@ BANNED = {
     "futures": IO,
     "accumulator": (*IO, "asyncio"),
     "send": (*IO, "asyncio"),
+    "aio": ("socket", "ssl", "concurrent"),
+    "_consumer_offsets": (*IO, *THREADS_AND_CLOCKS),
 }
-"""Layer -> the standard library modules that it may not import, including their submodules."""
+"""Layer -> the other modules that it may not import, including their submodules."""
+
+IMPORTED_BY = {
+    "cyproducer.aio": (),
+    "cyproducer.confluent": (),
+    "cyproducer.opentelemetry": (),
+    "cyproducer.prometheus": (),
+    "cyproducer.spark": ("cli/spark_recover.py",),
+    # What exporters share.
+    "cyproducer._open_producers": ("opentelemetry/metrics.py", "prometheus.py"),
+    "aiokafka": (),
+    "aws_msk_iam_sasl_signer": ("security/aws.py",),
+    "backports": ("records/compression.pyx",),
+    "botocore": ("security/aws.py",),
+    # Of Python 3.14.
+    "compression": ("records/compression.pyx",),
+    "confluent_kafka": ("cli/demo.py", "testing/mock_cluster.py"),
+    "cramjam": ("records/compression.pyx",),
+    "cryptography": ("security/oidc.py", "security/tls_context.py"),
+    "gssapi": ("security/gssapi.py",),
+    "jwt": ("security/oidc.py",),
+    "kafka": ("spark/topics.py",),
+    "lz4": ("records/compression.pyx",),
+    "opentelemetry": ("opentelemetry",),
+    "prometheus_client": ("prometheus.py",),
+    "pyarrow": ("spark",),
+    "pyspark": ("spark",),
+}
+"""Module of this package, or other package -> the files and folders that import it, besides itself."""
+ANYWHERE = {"cpython", "cython", "libc", PACKAGE.name, "typing_extensions"} | sys.stdlib_module_names
 
 _READS_A_CLOCK = re.compile(r"\b(?:datetime|date)\.(?:now|utcnow|today)\(|\bloop\.time\(")
 
@@ -108,10 +146,8 @@ def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
     broken = []
     for name in sorted(imported(module, source, suffix)):
         top, _, rest = name.partition(".")
-        if top == PACKAGE.name:
-            if rest and rest.split(".")[0] not in (layer, *MAY_IMPORT[layer]):
-                broken.append(name)
-        elif any(name == rule or name.startswith(rule + ".") for rule in BANNED.get(layer, ())):
+        foreign = top == PACKAGE.name and rest and rest.split(".")[0] not in (layer, *MAY_IMPORT[layer])
+        if foreign or any(is_in(name, rule) for rule in BANNED.get(layer, ())):
             broken.append(name)
     if suffix in (".pyx", ".pxd"):
         # C headers and included files can also bypass the layers.
@@ -120,133 +156,60 @@ def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
     return broken
 
 
+def is_in(name: str, module: str) -> bool:
+    """Whether ``name`` is the module or something in it."""
+    return name == module or name.startswith(module + ".")
+
+
+@cache
 def sources(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in SOURCES)
+
+
+read = cache(Path.read_text)
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+def imported_by(path: Path) -> set[str]:
+    return imported(module_name(path), read(path), path.suffix)
+
+
 @pytest.mark.parametrize("layer", MAY_IMPORT)
 def test_a_layer_imports_only_allowed_modules(layer: str) -> None:
-    paths = sources(PACKAGE / layer)
-    assert paths, f"the layer {layer} has no sources"
+    paths = sources(PACKAGE / layer) or [PACKAGE / f"{layer}.py"]
     broken = {
         str(path.relative_to(ROOT)): names
         for path in paths
-        if (names := forbidden(layer, module_name(path), path.read_text(), path.suffix))
+        if (names := forbidden(layer, module_name(path), read(path), path.suffix))
     }
     assert broken == {}
 
 
-def test_offsets_are_read_without_io_and_without_another_client() -> None:
-    path = PACKAGE / "_consumer_offsets.py"
-    found = imported(module_name(path), path.read_text(), path.suffix)
-    own = {name.split(".")[1] for name in found if name.startswith("cyproducer.")}
-    assert own == {"errors", "records", "structs"}
-    others = {name.split(".")[0] for name in found} - {"cyproducer"}
-    assert others <= sys.stdlib_module_names - {*IO, *THREADS_AND_CLOCKS}
+@pytest.mark.parametrize("module", IMPORTED_BY)
+def test_only_those_of_the_table_import_a_module(module: str) -> None:
+    importers = set()
+    for path in sources(PACKAGE):
+        names = [name for name in imported_by(path) if is_in(name, module)]
+        if names and not is_in(module_name(path), module):
+            place = path.relative_to(PACKAGE)
+            importers.add(
+                next((rule for rule in IMPORTED_BY[module] if place.is_relative_to(rule)), str(place))
+            )
+    assert importers == set(IMPORTED_BY[module])
 
 
-def test_only_the_spark_package_and_its_command_import_spark() -> None:
-    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "spark"]
-    knowing = [
-        str(path.relative_to(ROOT))
-        for path in others
-        if any(
-            name.split(".")[0] == "pyspark" or name.startswith("cyproducer.spark")
-            for name in imported(module_name(path), path.read_text(), path.suffix)
-        )
-    ]
-    assert knowing == [str(Path("cyproducer", "cli", "spark_recover.py"))]
+def test_each_package_that_is_imported_has_a_row() -> None:
+    tops = {name.split(".")[0] for path in sources(PACKAGE) for name in imported_by(path)}
+    assert tops - ANYWHERE <= set(IMPORTED_BY)
 
 
-@pytest.mark.parametrize(
-    ("package", "only", "names"),
-    [
-        ("prometheus_client", "prometheus.py", ("cyproducer.prometheus",)),
-        ("opentelemetry", "opentelemetry", ("cyproducer.opentelemetry",)),
-    ],
-)
-def test_only_its_exporter_imports_an_optional_package(
-    package: str, only: str, names: tuple[str, ...]
-) -> None:
-    knowing = {
-        path.relative_to(PACKAGE).parts[0]
-        for path in sources(PACKAGE)
-        for name in imported(module_name(path), path.read_text(), path.suffix)
-        if name.split(".")[0] == package or name.startswith(names)
-    }
-    assert knowing == {only}
-
-
-def test_only_exporters_import_what_they_share() -> None:
-    knowing = {
-        str(path.relative_to(PACKAGE))
-        for path in sources(PACKAGE)
-        if "cyproducer._open_producers" in imported(module_name(path), path.read_text(), path.suffix)
-    }
-    assert knowing == {"prometheus.py", "opentelemetry/metrics.py"}
-
-
-def test_only_the_aio_package_imports_itself() -> None:
-    knowing = [
-        str(path.relative_to(ROOT))
-        for path in sources(PACKAGE)
-        if path.relative_to(PACKAGE).parts[0] != "aio"
-        and any(
-            name.startswith("cyproducer.aio") or name.split(".")[0] == "aiokafka"
-            for name in imported(module_name(path), path.read_text(), path.suffix)
-        )
-    ]
-    assert knowing == []
-
-
-def test_nothing_below_imports_the_producer_of_confluents_shape() -> None:
-    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "confluent"]
-    assert len(others) < len(sources(PACKAGE))
-    knowing = [
-        str(path.relative_to(ROOT))
-        for path in others
-        if any(
-            name.startswith("cyproducer.confluent")
-            for name in imported(module_name(path), path.read_text(), path.suffix)
-        )
-    ]
-    assert knowing == []
-
-
-def test_the_producer_of_confluents_shape_needs_no_confluent_kafka() -> None:
-    paths = [*sources(PACKAGE / "confluent"), PACKAGE / "serializers.py"]
-    assert len(paths) > 5
-    assert [
-        path
-        for path in paths
-        if any(
-            name.split(".")[0] == "confluent_kafka"
-            for name in imported(module_name(path), path.read_text(), path.suffix)
-        )
-    ] == []
-
-
-def test_the_aio_package_opens_no_connections() -> None:
-    found = {
-        name
-        for path in sources(PACKAGE / "aio")
-        for name in imported(module_name(path), path.read_text(), path.suffix)
-    }
-    assert "cyproducer.producer" in found
-    forbidden_here = (
-        "cyproducer.net",
-        "cyproducer.sender",
-        "cyproducer.accumulator",
-        "aiokafka",
-        "socket",
-        "ssl",
-        "concurrent",
-    )
-    assert [name for name in found if name.startswith(forbidden_here)] == []
+def test_each_row_of_this_package_names_a_module_that_exists() -> None:
+    own = [module for module in IMPORTED_BY if module.startswith(PACKAGE.name + ".")]
+    modules = [module_name(path) for path in sources(PACKAGE)]
+    assert [row for row in own if not any(is_in(module, row) for module in modules)] == []
 
 
 def test_only_the_clock_reads_the_time() -> None:
@@ -258,16 +221,10 @@ def test_only_the_clock_reads_the_time() -> None:
         str(path.relative_to(PACKAGE))
         for path in paths
         # A queue, too, waits by the functions of `time`.
-        if {"time", "queue"} & imported(module_name(path), path.read_text(), path.suffix)
-        or _READS_A_CLOCK.search(path.read_text())
+        if {"time", "queue"} & imported_by(path) or _READS_A_CLOCK.search(read(path))
     }
     # It finds `sleep`, which such libraries leave alone, and which gevent replaces.
     assert knowing == {"base/unpatched.py"}
-    assert not [
-        path
-        for path in sources(PACKAGE / "control")
-        if "cyproducer.base.clock" in imported(module_name(path), path.read_text(), path.suffix)
-    ]
 
 
 def test_only_tests_import_tests() -> None:
@@ -275,14 +232,7 @@ def test_only_tests_import_tests() -> None:
     folders = [ROOT / name for name in names]
     paths = [path for folder in folders for path in sources(folder)]
     assert len({path.relative_to(ROOT).parts[0] for path in paths}) == len(folders)
-    assert [
-        path
-        for path in paths
-        if any(
-            name.split(".")[0] == "tests"
-            for name in imported(module_name(path), path.read_text(), path.suffix)
-        )
-    ] == []
+    assert [path for path in paths if any(is_in(name, "tests") for name in imported_by(path))] == []
 
 
 def test_control_is_pure_python() -> None:
@@ -291,9 +241,7 @@ def test_control_is_pure_python() -> None:
 
 def test_no_cython_source_includes_another() -> None:
     pattern = re.compile(r"^[ \t]*include\s+[\"']", re.MULTILINE)
-    assert [
-        path for path in sources(PACKAGE) if path.suffix != ".py" and pattern.search(path.read_text())
-    ] == []
+    assert [path for path in sources(PACKAGE) if path.suffix != ".py" and pattern.search(read(path))] == []
 
 
 @pytest.mark.parametrize(
