@@ -29,9 +29,10 @@ from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
-from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, UNKNOWN_TOPIC_OR_PARTITION, ClusterMetadata
+from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.control.node_states import Address
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.net.blocking_tasks import Background, Task
 from cyproducer.net.connection import Connection
@@ -281,7 +282,7 @@ class NetworkClient:
         """Makes the error that ends a wait for a topic; its cause is the broker's error, if there is one."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
-        if code == UNKNOWN_TOPIC_OR_PARTITION:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # Brokers have answered. What else has failed may be why a later answer is not here.
             why = "; ".join(filter(None, (self._missing(name, self._now_ms()), self._failures())))
         else:
@@ -630,7 +631,7 @@ class NetworkClient:
         for name, code in change.topic_errors.items():
             if code in FINAL_TOPIC_ERRORS:
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
-            elif code == UNKNOWN_TOPIC_OR_PARTITION:
+            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._tell_missing(name, connection, now_ms)
         for name in list(self._told_missing):
             if self._metadata.missing_ms(name, now_ms) is None:

@@ -15,6 +15,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector
 from cyproducer.sender.sender import Sender
@@ -106,7 +107,7 @@ class ProducerIdClient:
             self._sender.set_identity(response.producer_id, response.producer_epoch)
             return
         error = errors.for_code(response.error_code)(f"InitProducerId at {connection.where}")
-        if error.retriable or response.error_code == -1:
+        if error.retriable or response.error_code == ErrorCode.UNKNOWN:
             self._ask_again(error, now_ms)
             return
         if isinstance(error, errors.AuthorizationError):

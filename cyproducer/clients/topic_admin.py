@@ -22,6 +22,7 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
 from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
 from cyproducer.wire.record_decoder import Batch, batches
@@ -37,7 +38,6 @@ FETCH_BYTES = 4 * 1024 * 1024
 """How much one response has at most, unless its first batch is larger."""
 CREATE_WAIT_S = 15.0
 """How long a broker may take to create a topic, before it is asked again."""
-UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 3, 29, 36, 41
 READ, WRITE = 3, 4
 """Numbers of Kafka's ``AclOperation``."""
 
@@ -92,7 +92,7 @@ class Reading:
             found = self._look_up(name, attempts)
             if found is None:
                 continue
-            if found.error_code == UNKNOWN_TOPIC_OR_PARTITION and not wait:
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not wait:
                 return None
             if found.error_code:
                 attempts.refused(found.error_code, f"Metadata of topic {name!r}")
@@ -122,9 +122,9 @@ class Reading:
             failed = False
             for each in metadata.topics:
                 may = each.authorized_operations
-                if each.error_code == TOPIC_AUTHORIZATION_FAILED:
+                if each.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     may = 0
-                elif each.error_code == UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:
+                elif each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:
                     continue
                 elif each.error_code:
                     attempts.refused(each.error_code, f"Metadata of topic {each.name!r}")
@@ -252,7 +252,9 @@ class Reading:
             if not attempts.send(request):
                 continue
             results: list[DescribedConfigs] = request.response.results
-            refused = [each for each in results if each.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION)]
+            refused = [
+                each for each in results if each.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            ]
             if refused:
                 what = f"DescribeConfigs of topic {refused[0].name!r} at {request.where}"
                 attempts.refused(refused[0].error_code, what, refused[0].error_message)
@@ -347,10 +349,10 @@ class Reading:
             created = _only(request.response.topics, request)
             if not created.error_code:
                 return True
-            if created.error_code == TOPIC_ALREADY_EXISTS:
+            if created.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return False
             what = f"CreateTopics of {name!r} at {request.where}"
-            if created.error_code == NOT_CONTROLLER and controller is None:
+            if created.error_code == ErrorCode.NOT_CONTROLLER and controller is None:
                 metadata = self._metadata([], attempts)
                 if metadata is not None and metadata.controller_id >= 0:
                     controller = metadata.controller_id

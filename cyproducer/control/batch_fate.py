@@ -28,7 +28,8 @@ from cyproducer.control.idempotence import (
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import LastErrors, RetryPolicy
-from cyproducer.control.transactions import CONCURRENT_TRANSACTIONS, MARKERS_LAST_MS, Transactions
+from cyproducer.control.transactions import MARKERS_LAST_MS, Transactions
+from cyproducer.errors.error_code import ErrorCode
 
 
 class Failure(NamedTuple):
@@ -118,7 +119,9 @@ class FatePolicy:
                 logging.INFO, now_ms, "%s: %d records are too large together: %s", where, batch.records, error
             )
             verdict = Verdict(Fate.SPLIT)
-        elif failure.code == CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(batch.created_ms):
+        elif failure.code == ErrorCode.CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(
+            batch.created_ms
+        ):
             # The partition is added while the last transaction's markers are written, for milliseconds.
             verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)
         elif failure.code in RECORD_ERRORS and batch.culprits and not maybe and self._can_drop():

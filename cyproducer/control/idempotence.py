@@ -60,25 +60,22 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cyproducer.errors.error_code import ErrorCode
+
 LAST_EPOCH = 32767
 
-OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-DUPLICATE_SEQUENCE_NUMBER = 46
-INVALID_PRODUCER_EPOCH = 47
-UNKNOWN_PRODUCER_ID = 59
-PRODUCER_FENCED = 90
 
-FENCING_ERRORS = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+FENCING_ERRORS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 """Codes that say that another producer uses this producer's id, with a newer epoch."""
 
-SEQUENCE_ERRORS = FENCING_ERRORS | {OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
+SEQUENCE_ERRORS = FENCING_ERRORS | {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 """Codes that say that the sequences don't fit, not that the records are invalid."""
 
-RECORD_ERRORS = frozenset({32, 87})
-"""INVALID_TIMESTAMP and INVALID_RECORD: brokers may name the records that caused them (KIP-467)."""
+RECORD_ERRORS = frozenset({ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
+"""Brokers may name the records that caused them (KIP-467)."""
 
-TOO_LARGE_ERRORS = frozenset({10, 18})
-"""MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: half a batch may fit."""
+TOO_LARGE_ERRORS = frozenset({ErrorCode.MESSAGE_SIZE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Half a batch may fit."""
 
 CONTENT_ERRORS = RECORD_ERRORS | TOO_LARGE_ERRORS
 """Codes with which brokers refuse records for their content."""
@@ -98,17 +95,17 @@ CERTAIN_REFUSALS = frozenset(
         42,  # INVALID_REQUEST
         43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
         44,  # POLICY_VIOLATION
-        OUT_OF_ORDER_SEQUENCE_NUMBER,
-        INVALID_PRODUCER_EPOCH,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
         48,  # INVALID_TXN_STATE
         49,  # INVALID_PRODUCER_ID_MAPPING
         51,  # CONCURRENT_TRANSACTIONS
         53,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
         76,  # UNSUPPORTED_COMPRESSION_TYPE
         87,  # INVALID_RECORD
         89,  # THROTTLING_QUOTA_EXCEEDED
-        PRODUCER_FENCED,
+        ErrorCode.PRODUCER_FENCED,
         100,  # UNKNOWN_TOPIC_ID
         120,  # TRANSACTION_ABORTABLE
     }
@@ -356,12 +353,12 @@ class Idempotence:
         maybe = batch.ambiguous or ambiguous
         if not batch.sequenced:
             return Judgement(None, maybe)
-        if error_code == DUPLICATE_SEQUENCE_NUMBER:
+        if error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return Judgement(Fate.ACKNOWLEDGE, True)
         if error_code in SEQUENCE_ERRORS and self.transactional:
             # Behind an open batch, or behind one that was split since.
             split = Place(batch.topic, batch.partition) in self._troubles
-            behind = error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and (split or not batch.first)
+            behind = error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (split or not batch.first)
             return Judgement(Fate.RETRY if behind else Fate.FAIL, maybe)
         if error_code in SEQUENCE_ERRORS:
             # The first unsettled batch, and maybe written: it must not get other sequences.

@@ -21,15 +21,11 @@ from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicVi
 from cyproducer.control.node_states import cause_text
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-INVALID_TOPIC = 17
-TOPIC_AUTHORIZATION_FAILED = 29
-REBOOTSTRAP_REQUIRED = 129
-
 #: Topic errors that do not go away by waiting; every other one may.
-FINAL_TOPIC_ERRORS = frozenset({INVALID_TOPIC, TOPIC_AUTHORIZATION_FAILED})
+FINAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
 class MetadataRequest(NamedTuple):
@@ -310,7 +306,11 @@ class ClusterMetadata:
                 cause += f" that can be used: {response.left_out[0]}"
             self.on_failure(cause, now_ms)
             # Only if brokers are known, to avoid a loop: otherwise a bootstrap server said so.
-            if response.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap and self._brokers:
+            if (
+                response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
+                and self._may_rebootstrap
+                and self._brokers
+            ):
                 change.brokers_removed.update(self.rebootstrap())
             return change
         self._in_flight = None
@@ -444,9 +444,9 @@ class ClusterMetadata:
         for name in request.topics:
             state = self._topics[name]
             info = answers.get(name)
-            error_code = UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
+            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
             state.error_code = error_code
-            if error_code != UNKNOWN_TOPIC_OR_PARTITION:
+            if error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 state.missing_since_ms = math.inf
             elif state.missing_since_ms == math.inf:
                 state.missing_since_ms = now_ms
@@ -468,7 +468,7 @@ class ClusterMetadata:
                 state.forget_partitions()
                 continue
             unresolved.append(name)
-            if error_code == UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:
+            if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:
                 # 1. The topic is deleted at epoch 5.
                 # 2. A broker reports the topic as unknown.
                 # 3. The topic is created again at epoch 0.

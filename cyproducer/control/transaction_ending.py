@@ -61,16 +61,8 @@ from cyproducer.control.transaction_requests import (
     FindCoordinator,
     InitProducerId,
 )
-from cyproducer.control.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    COORDINATOR_NOT_AVAILABLE,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
-    NOT_COORDINATOR,
-    PRODUCER_FENCED,
-    UNKNOWN_SERVER_ERROR,
-)
+from cyproducer.control.transactions import FENCED
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import PreparedTransaction
 from cyproducer.wire.responses import (
     DescribeTransactionsResponse,
@@ -80,7 +72,6 @@ from cyproducer.wire.responses import (
     TransactionDescription,
 )
 
-TRANSACTIONAL_ID_NOT_FOUND = 105
 MARKERS_MS = 5.0
 """The first delay while a transaction is being completed, which takes milliseconds."""
 DEFAULT_TIMEOUT_MS = 60000
@@ -105,7 +96,7 @@ OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 
 _ENDED = {True: (PREPARE_COMMIT, COMPLETE_COMMIT), False: (PREPARE_ABORT, COMPLETE_ABORT)}
 """Committed or not -> the states of that."""
-_MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class Outcome(enum.Enum):
@@ -253,7 +244,7 @@ class CoordinatorCall:
         self._in_flight = None
         name = self.transactional_id
         found = next((each for each in response.transactions if each.transactional_id == name), None)
-        code = UNKNOWN_SERVER_ERROR if found is None else found.error_code
+        code = ErrorCode.UNKNOWN if found is None else found.error_code
         if found is None or code:
             self._not_described(code, self._error(code, "DescribeTransactions", where), now_ms)
         else:
@@ -271,7 +262,7 @@ class CoordinatorCall:
         """Tries again if that may help."""
         if code in _MOVED:
             self.coordinator = None
-        elif not (error.retriable or code == UNKNOWN_SERVER_ERROR):
+        elif not (error.retriable or code == ErrorCode.UNKNOWN):
             self.error = error
             return
         self._again(error, now_ms)
@@ -394,7 +385,7 @@ class Ending(CoordinatorCall):
         super().on_failure(error)
 
     def _not_described(self, code: int, error: errors.KafkaError, now_ms: float) -> None:
-        if code == TRANSACTIONAL_ID_NOT_FOUND:
+        if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             self._finish(Outcome.UNKNOWN_ID)
         else:
             self._try_again(code, error, now_ms)
@@ -421,7 +412,7 @@ class Ending(CoordinatorCall):
             self._settle(False)
         elif own:
             # The broker is about to abort it.
-            error = self._error(CONCURRENT_TRANSACTIONS, f"the state is {found.state}", where)
+            error = self._error(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}", where)
             self._again(error, now_ms)
 
     def _is_own(self, found: TransactionDescription) -> bool:
@@ -460,22 +451,17 @@ class Ending(CoordinatorCall):
             return
         found = self._description
         error = self._error(code, f"EndTxn({'commit' if request.commit else 'abort'})", where)
-        if code not in (
-            INVALID_TXN_STATE,
-            PRODUCER_FENCED,
-            INVALID_PRODUCER_EPOCH,
-            INVALID_PRODUCER_ID_MAPPING,
-        ):
+        if code not in FENCED and code != ErrorCode.INVALID_TXN_STATE:
             self._try_again(code, error, now_ms)
         elif found is not None and self._is_own(found):
-            if found.state == EMPTY and code == INVALID_TXN_STATE:
+            if found.state == EMPTY and code == ErrorCode.INVALID_TXN_STATE:
                 self._finish(Outcome.EMPTY)
             else:
                 # It was ended, or the id was taken over, since it was described.
                 self._again(error, now_ms)
-        elif code == INVALID_PRODUCER_ID_MAPPING:
+        elif code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._finish(Outcome.UNKNOWN_ID)
-        elif code == INVALID_TXN_STATE and not self._probing:
+        elif code == ErrorCode.INVALID_TXN_STATE and not self._probing:
             if found is None or found.state in _ENDED[not self.commit]:
                 self._conclude(not self.commit, by_this_call=False)
             else:
@@ -515,7 +501,7 @@ class Ending(CoordinatorCall):
             self.result = self._before_fence._replace(
                 next_producer_id=response.producer_id, next_epoch=response.producer_epoch
             )
-        elif code in (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING):
+        elif code in FENCED:
             # Somebody was faster.
             self.result = self._before_fence
         else:
@@ -566,12 +552,7 @@ class EndingIdentity(Ending):
         if code == 0:
             self.ended = True
             self._finish(Outcome.ABORTED, (response.producer_id, response.producer_epoch))
-        elif code in (
-            INVALID_TXN_STATE,
-            PRODUCER_FENCED,
-            INVALID_PRODUCER_EPOCH,
-            INVALID_PRODUCER_ID_MAPPING,
-        ):
+        elif code in FENCED or code == ErrorCode.INVALID_TXN_STATE:
             self._finish(Outcome.FENCED)
         else:
             self._try_again(code, self._error(code, "EndTxn(abort)", where), now_ms)

@@ -75,6 +75,7 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
     Request,
 )
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import OffsetAndMetadata, TopicPartition
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
@@ -98,26 +99,22 @@ NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
 """Up to here no bump gives another producer id. A few epochs later one may, since the broker's timeout bumps,
 too."""
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-COORDINATOR_NOT_AVAILABLE = 15
-NOT_COORDINATOR = 16
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE = 48
-INVALID_PRODUCER_ID_MAPPING = 49
-CONCURRENT_TRANSACTIONS = 51
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-OPERATION_NOT_ATTEMPTED = 55
-UNKNOWN_SERVER_ERROR = -1
-PRODUCER_FENCED = 90
-UNSUPPORTED_VERSION = 35
 
-_MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
-_FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
-_FORMER_MEMBER = frozenset({22, 25, 69, 82, 113})
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH: the
-consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
+_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+_REPLACED = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
+_FATAL_TO_PRODUCE = _REPLACED | {ErrorCode.UNSUPPORTED_VERSION}
+FENCED = _REPLACED | {ErrorCode.INVALID_PRODUCER_EPOCH}
+_FATAL = _FATAL_TO_PRODUCE | FENCED | {ErrorCode.UNKNOWN}
+_FORMER_MEMBER = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
+"""The consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -640,9 +637,9 @@ class Transactions:
         """Whether the error is one to try again after; if so, arranges that."""
         if code in _MOVED:
             self._coordinators.pop(self._whose(request), None)
-        elif not (error.retriable or code == UNKNOWN_TOPIC_OR_PARTITION):
+        elif not (error.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             return False
-        self._retry(error, now_ms, code == CONCURRENT_TRANSACTIONS)
+        self._retry(error, now_ms, code == ErrorCode.CONCURRENT_TRANSACTIONS)
         return True
 
     def on_coordinator(self, response: FindCoordinatorResponse, where: str, now_ms: float) -> None:
@@ -685,7 +682,9 @@ class Transactions:
                 self._coordinators.pop(self._whose(request), None)
             elif transaction.error_code == 0 and transaction.state in _UNDER_WAY:
                 self._retry(
-                    self._error(CONCURRENT_TRANSACTIONS, "DescribeTransactions", where), now_ms, markers=True
+                    self._error(ErrorCode.CONCURRENT_TRANSACTIONS, "DescribeTransactions", where),
+                    now_ms,
+                    markers=True,
                 )
                 return
         # Complete, or no answer: the brokers retry, too.
@@ -749,9 +748,11 @@ class Transactions:
         """The response to AddPartitionsToTxn. All partitions were added, or none (KIP-98)."""
         request = self._answered()
         assert isinstance(request, AddPartitions)
-        codes = {place: response.errors.get(place, UNKNOWN_SERVER_ERROR) for place in request.partitions}
-        wrong = {place: code for place, code in codes.items() if code not in (0, OPERATION_NOT_ATTEMPTED)}
-        if not wrong and OPERATION_NOT_ATTEMPTED not in codes.values():
+        codes = {place: response.errors.get(place, ErrorCode.UNKNOWN) for place in request.partitions}
+        wrong = {
+            place: code for place, code in codes.items() if code not in (0, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        }
+        if not wrong and ErrorCode.OPERATION_NOT_ATTEMPTED not in codes.values():
             self._has_parts = True
             self.added.extend(request.partitions)
             self._pending = [place for place in self._pending if place not in codes]
@@ -793,13 +794,13 @@ class Transactions:
         retried: errors.KafkaError | None = None
         retried_code = 0
         for place in request.positions:
-            code = response.errors.get((place.topic, place.partition), UNKNOWN_SERVER_ERROR)
+            code = response.errors.get((place.topic, place.partition), ErrorCode.UNKNOWN)
             if code == 0:
                 self._left.pop(place, None)
                 continue
             what = f"TxnOffsetCommit of group {request.group.group_id!r} for {place.topic}-{place.partition}"
             error = self._error(code, what, where)
-            if not (error.retriable or code in _MOVED or code == UNKNOWN_TOPIC_OR_PARTITION):
+            if not (error.retriable or code in _MOVED or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self._give_up(request, code, error)
                 return
             if retried is None or retried_code not in _MOVED:
@@ -847,23 +848,25 @@ class Transactions:
     def _not_ended(self, request: EndTxn, code: int, error: errors.KafkaError, now_ms: float) -> None:
         second = request.protocol == SECOND
         age = self.age(now_ms)
-        if request.commit and second and code in (INVALID_TXN_STATE, PRODUCER_FENCED):
+        if request.commit and second and code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED):
             # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
             self._end_sent = False
             said = errors.TransactionFailedError(f"{error}: {age}")
             said.__cause__ = error
             self._abortable(said)
-        elif not second and code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+        elif not second and code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
             # The same, and nothing tells which of the two.
             self._fatal(type(error)(f"{error.args[0]}: {age}"))
         elif isinstance(error, errors.AuthorizationError) and self.end_in_doubt:
             self._stay_in_doubt(error, now_ms)
         elif isinstance(error, errors.AuthorizationError) or (
-            request.commit and code not in _FATAL and code != INVALID_TXN_STATE
+            request.commit and code not in _FATAL and code != ErrorCode.INVALID_TXN_STATE
         ):
             self._end_sent = False
             self._give_up(request, code, error)
-        elif not request.commit and not second and code == INVALID_TXN_STATE and not self._has_parts:
+        elif (
+            not request.commit and not second and code == ErrorCode.INVALID_TXN_STATE and not self._has_parts
+        ):
             # Whether it had anything was not known. Taking a new epoch ends it in any case. A Produce request
             # of the second protocol may have added nothing; if the level has sunk since, the first one ends
             # it.
@@ -886,7 +889,7 @@ class Transactions:
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""
-        if self.state is State.INITIALIZING and code not in _FENCED:
+        if self.state is State.INITIALIZING and code not in FENCED:
             self._not_initialized(error)
         elif code in _FATAL:
             self._fatal(error)
@@ -922,7 +925,7 @@ class Transactions:
                 f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise "
                 "transaction.max.timeout.ms on the brokers"
             )
-        elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        elif code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"
         elif code in _FORMER_MEMBER:
             text += (

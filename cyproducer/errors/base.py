@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cyproducer.base.text import printable
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.errors.other_clients import MODULES, adopt
 
 if TYPE_CHECKING:
@@ -130,15 +131,15 @@ class BrokerResponseError(KafkaError):
     message: ClassVar[str | None] = None
     description: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, code: int | None = None, message: str | None = None) -> None:
+    def __init_subclass__(cls, code: ErrorCode | None = None) -> None:
         if code is None:
             return
         if code in kafka_errors:
             raise TypeError(f"error code {code} already belongs to {kafka_errors[code].__name__}")
-        cls.errno = code
-        cls.message = message or _capitals(cls.__name__.removesuffix("Error"))
+        cls.errno = int(code)
+        cls.message = code.name
         cls.__doc__ = cls.description
-        kafka_errors[code] = cls
+        kafka_errors[cls.errno] = cls
 
     def __str__(self) -> str:
         if self.args or not self.description:
@@ -151,11 +152,3 @@ class AuthorizationError(InvalidSetupError, BrokerResponseError):
 
 
 kafka_errors: dict[int, type[BrokerResponseError]] = {}
-
-
-# A table and not a loop: each import converts 135 names.
-_UNDERSCORES = {code: f"_{code:c}" for code in range(ord("A"), ord("Z") + 1)}
-
-
-def _capitals(name: str) -> str:
-    return name.translate(_UNDERSCORES).upper().lstrip("_")

@@ -1,8 +1,8 @@
 """One class for each error code of the Kafka protocol, from -1 to 133 (Kafka 4.1).
 
 Owns the table of codes: code, class, whether a retry or fresh metadata may help, description. A class's
-``errno`` is the ``code`` below; its ``message`` is the class's name in capitals unless given. Does not own
-the reaction to an error (``control/``). Import the classes from ``errors``.
+``errno`` is the ``code`` below, and its ``message`` the name of the code. Does not own the reaction to an
+error (``control/``). Import the classes from ``errors``.
 
 Codes and retriability are from the error table of the Kafka protocol guide. Class names are kafka-python's;
 for codes that it does not know, they follow the protocol's names. A class is an ``InvalidMetadataError``
@@ -19,553 +19,582 @@ from cyproducer.errors.base import (
     InvalidSetupError,
     RetriableError,
 )
+from cyproducer.errors.error_code import ErrorCode as Code
 
 
-class UnknownError(BrokerResponseError, code=-1):
+class UnknownError(BrokerResponseError, code=Code.UNKNOWN):
     description = "The broker failed with an error that has no code; its log says why."
 
 
-class NoError(BrokerResponseError, code=0, message="NO_ERROR"):
+class NoError(BrokerResponseError, code=Code.NO_ERROR):
     description = "No error occurred."
 
 
-class OffsetOutOfRangeError(BrokerResponseError, code=1):
+class OffsetOutOfRangeError(BrokerResponseError, code=Code.OFFSET_OUT_OF_RANGE):
     description = "The partition holds no record at the offset asked for."
 
 
-class CorruptRecordError(RetriableError, BrokerResponseError, code=2, message="CORRUPT_MESSAGE"):
+class CorruptRecordError(RetriableError, BrokerResponseError, code=Code.CORRUPT_MESSAGE):
     description = "The batch arrived damaged (checksum, size), or has no key for a compacted topic."
 
 
-class UnknownTopicOrPartitionError(InvalidMetadataError, BrokerResponseError, code=3):
+class UnknownTopicOrPartitionError(
+    InvalidMetadataError, BrokerResponseError, code=Code.UNKNOWN_TOPIC_OR_PARTITION
+):
     description = "The broker hosts no such topic or partition; it may not have been created yet."
 
 
-class InvalidFetchRequestError(BrokerResponseError, code=4, message="INVALID_FETCH_SIZE"):
+class InvalidFetchRequestError(BrokerResponseError, code=Code.INVALID_FETCH_SIZE):
     description = "The size given in a fetch request is not acceptable."
 
 
-class LeaderNotAvailableError(InvalidMetadataError, BrokerResponseError, code=5):
+class LeaderNotAvailableError(InvalidMetadataError, BrokerResponseError, code=Code.LEADER_NOT_AVAILABLE):
     description = "The partition has no leader at present; an election is in progress."
 
 
-class NotLeaderForPartitionError(InvalidMetadataError, BrokerResponseError, code=6):
+class NotLeaderForPartitionError(
+    InvalidMetadataError, BrokerResponseError, code=Code.NOT_LEADER_FOR_PARTITION
+):
     description = "The broker that responded is not (or no longer) the leader of the partition."
 
 
-class RequestTimedOutError(RetriableError, BrokerResponseError, code=7):
+class RequestTimedOutError(RetriableError, BrokerResponseError, code=Code.REQUEST_TIMED_OUT):
     description = "The broker could not finish the request within the time the request allowed."
 
 
-class BrokerNotAvailableError(BrokerResponseError, code=8):
+class BrokerNotAvailableError(BrokerResponseError, code=Code.BROKER_NOT_AVAILABLE):
     description = "The broker is not up."
 
 
-class ReplicaNotAvailableError(InvalidMetadataError, BrokerResponseError, code=9):
+class ReplicaNotAvailableError(InvalidMetadataError, BrokerResponseError, code=Code.REPLICA_NOT_AVAILABLE):
     description = "The broker that responded has no usable replica of the partition."
 
 
-class MessageSizeTooLargeError(BrokerResponseError, code=10):
+class MessageSizeTooLargeError(BrokerResponseError, code=Code.MESSAGE_SIZE_TOO_LARGE):
     description = (
         "The batch exceeds the topic's max.message.bytes or the broker's message.max.bytes: raise it there."
     )
 
 
-class StaleControllerEpochError(BrokerResponseError, code=11):
+class StaleControllerEpochError(BrokerResponseError, code=Code.STALE_CONTROLLER_EPOCH):
     description = "The controller has a newer epoch."
 
 
-class OffsetMetadataTooLargeError(BrokerResponseError, code=12):
+class OffsetMetadataTooLargeError(BrokerResponseError, code=Code.OFFSET_METADATA_TOO_LARGE):
     description = "The metadata string that goes with a committed offset is too long."
 
 
-class NetworkExceptionError(InvalidMetadataError, BrokerResponseError, code=13):
+class NetworkExceptionError(InvalidMetadataError, BrokerResponseError, code=Code.NETWORK_EXCEPTION):
     description = "The connection was lost before the response arrived."
 
 
-class CoordinatorLoadInProgressError(RetriableError, BrokerResponseError, code=14):
+class CoordinatorLoadInProgressError(
+    RetriableError, BrokerResponseError, code=Code.COORDINATOR_LOAD_IN_PROGRESS
+):
     description = "The coordinator is still loading its state; it will respond soon."
 
 
-class CoordinatorNotAvailableError(RetriableError, BrokerResponseError, code=15):
+class CoordinatorNotAvailableError(RetriableError, BrokerResponseError, code=Code.COORDINATOR_NOT_AVAILABLE):
     description = "No coordinator is available at present."
 
 
-class NotCoordinatorError(RetriableError, BrokerResponseError, code=16):
+class NotCoordinatorError(RetriableError, BrokerResponseError, code=Code.NOT_COORDINATOR):
     description = "The broker that responded is not the coordinator for this group or transactional id."
 
 
-class InvalidTopicError(BrokerResponseError, ValueError, code=17):
+class InvalidTopicError(BrokerResponseError, ValueError, code=Code.INVALID_TOPIC):
     description = "The topic's name is illegal, or the topic is an internal one that clients may not touch."
 
 
-class RecordListTooLargeError(BrokerResponseError, code=18):
+class RecordListTooLargeError(BrokerResponseError, code=Code.RECORD_LIST_TOO_LARGE):
     description = "The batches together are larger than a log segment may be."
 
 
-class NotEnoughReplicasError(RetriableError, BrokerResponseError, code=19):
+class NotEnoughReplicasError(RetriableError, BrokerResponseError, code=Code.NOT_ENOUGH_REPLICAS):
     description = "Fewer replicas are in sync than min.insync.replicas asks for; nothing was written."
 
 
-class NotEnoughReplicasAfterAppendError(RetriableError, BrokerResponseError, code=20):
+class NotEnoughReplicasAfterAppendError(
+    RetriableError, BrokerResponseError, code=Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+):
     description = "The records were written, but fewer replicas than min.insync.replicas have them."
 
 
-class InvalidRequiredAcksError(BrokerResponseError, code=21):
+class InvalidRequiredAcksError(BrokerResponseError, code=Code.INVALID_REQUIRED_ACKS):
     description = "The acks of a produce request must be -1, 0 or 1."
 
 
-class IllegalGenerationError(BrokerResponseError, code=22):
+class IllegalGenerationError(BrokerResponseError, code=Code.ILLEGAL_GENERATION):
     description = "The group has a newer generation."
 
 
-class InconsistentGroupProtocolError(BrokerResponseError, code=23):
+class InconsistentGroupProtocolError(BrokerResponseError, code=Code.INCONSISTENT_GROUP_PROTOCOL):
     description = "The member shares no protocol with the other members of its group."
 
 
-class InvalidGroupIdError(BrokerResponseError, code=24):
+class InvalidGroupIdError(BrokerResponseError, code=Code.INVALID_GROUP_ID):
     description = "The group id is empty or illegal."
 
 
-class UnknownMemberIdError(BrokerResponseError, code=25):
+class UnknownMemberIdError(BrokerResponseError, code=Code.UNKNOWN_MEMBER_ID):
     description = "The group has no such member."
 
 
-class InvalidSessionTimeoutError(BrokerResponseError, code=26):
+class InvalidSessionTimeoutError(BrokerResponseError, code=Code.INVALID_SESSION_TIMEOUT):
     description = "The session timeout is outside the limits that the broker sets."
 
 
-class RebalanceInProgressError(BrokerResponseError, code=27):
+class RebalanceInProgressError(BrokerResponseError, code=Code.REBALANCE_IN_PROGRESS):
     description = "The group is being rebalanced; the member must join again."
 
 
-class InvalidCommitOffsetSizeError(BrokerResponseError, code=28):
+class InvalidCommitOffsetSizeError(BrokerResponseError, code=Code.INVALID_COMMIT_OFFSET_SIZE):
     description = "The offsets to commit are larger than the broker allows."
 
 
-class TopicAuthorizationFailedError(AuthorizationError, code=29):
+class TopicAuthorizationFailedError(AuthorizationError, code=Code.TOPIC_AUTHORIZATION_FAILED):
     description = "The principal may not use this topic (Describe to see it, Write to produce to it)."
 
 
-class GroupAuthorizationFailedError(AuthorizationError, code=30):
+class GroupAuthorizationFailedError(AuthorizationError, code=Code.GROUP_AUTHORIZATION_FAILED):
     description = "The principal may not use this group."
 
 
-class ClusterAuthorizationFailedError(AuthorizationError, code=31):
+class ClusterAuthorizationFailedError(AuthorizationError, code=Code.CLUSTER_AUTHORIZATION_FAILED):
     description = "The principal lacks a right on the cluster (IdempotentWrite, Create, or administration)."
 
 
-class InvalidTimestampError(BrokerResponseError, code=32):
+class InvalidTimestampError(BrokerResponseError, code=Code.INVALID_TIMESTAMP):
     description = "The record's timestamp is outside the range that the topic accepts."
 
 
-class UnsupportedSaslMechanismError(BrokerResponseError, code=33):
+class UnsupportedSaslMechanismError(BrokerResponseError, code=Code.UNSUPPORTED_SASL_MECHANISM):
     description = "The broker does not offer the SASL mechanism that was asked for."
 
 
-class IllegalSaslStateError(BrokerResponseError, code=34):
+class IllegalSaslStateError(BrokerResponseError, code=Code.ILLEGAL_SASL_STATE):
     description = "The request does not fit the state of the SASL exchange."
 
 
-class UnsupportedVersionError(InvalidSetupError, BrokerResponseError, code=35):
+class UnsupportedVersionError(InvalidSetupError, BrokerResponseError, code=Code.UNSUPPORTED_VERSION):
     description = "The broker does not support this version of the request."
 
 
-class TopicAlreadyExistsError(BrokerResponseError, code=36):
+class TopicAlreadyExistsError(BrokerResponseError, code=Code.TOPIC_ALREADY_EXISTS):
     description = "A topic with this name already exists."
 
 
-class InvalidPartitionsError(BrokerResponseError, code=37):
+class InvalidPartitionsError(BrokerResponseError, code=Code.INVALID_PARTITIONS):
     description = "The number of partitions must be 1 or more."
 
 
-class InvalidReplicationFactorError(BrokerResponseError, code=38):
+class InvalidReplicationFactorError(BrokerResponseError, code=Code.INVALID_REPLICATION_FACTOR):
     description = "The replication factor is below 1 or above the number of brokers."
 
 
-class InvalidReplicationAssignmentError(BrokerResponseError, code=39):
+class InvalidReplicationAssignmentError(BrokerResponseError, code=Code.INVALID_REPLICATION_ASSIGNMENT):
     description = "The replica assignment is not usable."
 
 
-class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_CONFIG"):
+class InvalidConfigurationError(BrokerResponseError, code=Code.INVALID_CONFIG):
     description = "A configuration value is not acceptable."
 
 
-class NotControllerError(RetriableError, BrokerResponseError, code=41):
+class NotControllerError(RetriableError, BrokerResponseError, code=Code.NOT_CONTROLLER):
     description = "The broker that responded is not the controller."
 
 
-class InvalidRequestError(BrokerResponseError, code=42):
+class InvalidRequestError(BrokerResponseError, code=Code.INVALID_REQUEST):
     description = "The broker rejected the request as malformed; its log says why."
 
 
-class UnsupportedForMessageFormatError(BrokerResponseError, code=43):
+class UnsupportedForMessageFormatError(BrokerResponseError, code=Code.UNSUPPORTED_FOR_MESSAGE_FORMAT):
     description = (
         "The topic's message format is too old for this request: set message.format.version of the topic, or "
         "log.message.format.version of its brokers, to 0.11.0 or later."
     )
 
 
-class PolicyViolationError(BrokerResponseError, code=44):
+class PolicyViolationError(BrokerResponseError, code=Code.POLICY_VIOLATION):
     description = "A policy that the broker's owner set forbids this."
 
 
-class OutOfOrderSequenceNumberError(BrokerResponseError, code=45):
+class OutOfOrderSequenceNumberError(BrokerResponseError, code=Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
     description = "The batch's sequence number leaves a gap after this producer's last one on the broker."
 
 
-class DuplicateSequenceNumberError(BrokerResponseError, code=46):
+class DuplicateSequenceNumberError(BrokerResponseError, code=Code.DUPLICATE_SEQUENCE_NUMBER):
     description = "The broker already has a batch with this sequence number."
 
 
-class InvalidProducerEpochError(ApplicationRecoverableError, BrokerResponseError, code=47):
+class InvalidProducerEpochError(
+    ApplicationRecoverableError, BrokerResponseError, code=Code.INVALID_PRODUCER_EPOCH
+):
     description = "The producer's epoch is older than the one the broker knows."
 
 
-class InvalidTxnStateError(BrokerResponseError, code=48):
+class InvalidTxnStateError(BrokerResponseError, code=Code.INVALID_TXN_STATE):
     description = "The transaction is not in a state that allows this operation."
 
 
-class InvalidProducerIdMappingError(ApplicationRecoverableError, BrokerResponseError, code=49):
+class InvalidProducerIdMappingError(
+    ApplicationRecoverableError, BrokerResponseError, code=Code.INVALID_PRODUCER_ID_MAPPING
+):
     description = "The producer id does not belong to the transactional id."
 
 
-class InvalidTransactionTimeoutError(InvalidSetupError, BrokerResponseError, code=50):
+class InvalidTransactionTimeoutError(
+    InvalidSetupError, BrokerResponseError, code=Code.INVALID_TRANSACTION_TIMEOUT
+):
     description = "The transaction timeout exceeds the broker's transaction.max.timeout.ms."
 
 
-class ConcurrentTransactionsError(RetriableError, BrokerResponseError, code=51):
+class ConcurrentTransactionsError(RetriableError, BrokerResponseError, code=Code.CONCURRENT_TRANSACTIONS):
     description = "The previous operation on the same transaction is not finished yet."
 
 
-class TransactionCoordinatorFencedError(BrokerResponseError, code=52):
+class TransactionCoordinatorFencedError(BrokerResponseError, code=Code.TRANSACTION_COORDINATOR_FENCED):
     description = "Another broker has taken over as coordinator of this transaction."
 
 
-class TransactionalIdAuthorizationFailedError(AuthorizationError, code=53):
+class TransactionalIdAuthorizationFailedError(
+    AuthorizationError, code=Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+):
     description = "The principal may not use this transactional id."
 
 
-class SecurityDisabledError(BrokerResponseError, code=54):
+class SecurityDisabledError(BrokerResponseError, code=Code.SECURITY_DISABLED):
     description = "The broker has no authorizer, so it keeps no access rules."
 
 
-class OperationNotAttemptedError(BrokerResponseError, code=55):
+class OperationNotAttemptedError(BrokerResponseError, code=Code.OPERATION_NOT_ATTEMPTED):
     description = "The broker did not attempt this part of the request because another part failed."
 
 
-class KafkaStorageError(InvalidMetadataError, BrokerResponseError, code=56, message="KAFKA_STORAGE_ERROR"):
+class KafkaStorageError(InvalidMetadataError, BrokerResponseError, code=Code.KAFKA_STORAGE_ERROR):
     description = "The broker's disk failed; another replica takes over."
 
 
-class LogDirNotFoundError(BrokerResponseError, code=57):
+class LogDirNotFoundError(BrokerResponseError, code=Code.LOG_DIR_NOT_FOUND):
     description = "The broker has no such log directory."
 
 
-class SaslAuthenticationFailedError(BrokerResponseError, code=58):
+class SaslAuthenticationFailedError(BrokerResponseError, code=Code.SASL_AUTHENTICATION_FAILED):
     description = "The broker did not accept the credentials."
 
 
-class UnknownProducerIdError(BrokerResponseError, code=59):
+class UnknownProducerIdError(BrokerResponseError, code=Code.UNKNOWN_PRODUCER_ID):
     description = "The broker has forgotten this producer, for example because all its records were deleted."
 
 
-class ReassignmentInProgressError(BrokerResponseError, code=60):
+class ReassignmentInProgressError(BrokerResponseError, code=Code.REASSIGNMENT_IN_PROGRESS):
     description = "The partition is already being moved."
 
 
-class DelegationTokenAuthDisabledError(BrokerResponseError, code=61):
+class DelegationTokenAuthDisabledError(BrokerResponseError, code=Code.DELEGATION_TOKEN_AUTH_DISABLED):
     description = "The broker has delegation tokens switched off."
 
 
-class DelegationTokenNotFoundError(BrokerResponseError, code=62):
+class DelegationTokenNotFoundError(BrokerResponseError, code=Code.DELEGATION_TOKEN_NOT_FOUND):
     description = "The broker has no such delegation token."
 
 
-class DelegationTokenOwnerMismatchError(BrokerResponseError, code=63):
+class DelegationTokenOwnerMismatchError(BrokerResponseError, code=Code.DELEGATION_TOKEN_OWNER_MISMATCH):
     description = "The principal is neither the token's owner nor one of its renewers."
 
 
-class DelegationTokenRequestNotAllowedError(BrokerResponseError, code=64):
+class DelegationTokenRequestNotAllowedError(
+    BrokerResponseError, code=Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+):
     description = "Delegation tokens can't be requested over a connection of this kind."
 
 
-class DelegationTokenAuthorizationFailedError(AuthorizationError, code=65):
+class DelegationTokenAuthorizationFailedError(
+    AuthorizationError, code=Code.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+):
     description = "The principal may not use this delegation token."
 
 
-class DelegationTokenExpiredError(BrokerResponseError, code=66):
+class DelegationTokenExpiredError(BrokerResponseError, code=Code.DELEGATION_TOKEN_EXPIRED):
     description = "The delegation token has expired."
 
 
-class InvalidPrincipalTypeError(BrokerResponseError, code=67):
+class InvalidPrincipalTypeError(BrokerResponseError, code=Code.INVALID_PRINCIPAL_TYPE):
     description = "The broker does not support principals of this type."
 
 
-class NonEmptyGroupError(BrokerResponseError, code=68):
+class NonEmptyGroupError(BrokerResponseError, code=Code.NON_EMPTY_GROUP):
     description = "The group still has members."
 
 
-class GroupIdNotFoundError(BrokerResponseError, code=69):
+class GroupIdNotFoundError(BrokerResponseError, code=Code.GROUP_ID_NOT_FOUND):
     description = "There is no such group."
 
 
-class FetchSessionIdNotFoundError(RetriableError, BrokerResponseError, code=70):
+class FetchSessionIdNotFoundError(RetriableError, BrokerResponseError, code=Code.FETCH_SESSION_ID_NOT_FOUND):
     description = "The broker has dropped the fetch session."
 
 
-class InvalidFetchSessionEpochError(RetriableError, BrokerResponseError, code=71):
+class InvalidFetchSessionEpochError(
+    RetriableError, BrokerResponseError, code=Code.INVALID_FETCH_SESSION_EPOCH
+):
     description = "The fetch session has a different epoch."
 
 
-class ListenerNotFoundError(InvalidMetadataError, BrokerResponseError, code=72):
+class ListenerNotFoundError(InvalidMetadataError, BrokerResponseError, code=Code.LISTENER_NOT_FOUND):
     description = "The leader has no listener of the name this connection uses."
 
 
-class TopicDeletionDisabledError(BrokerResponseError, code=73):
+class TopicDeletionDisabledError(BrokerResponseError, code=Code.TOPIC_DELETION_DISABLED):
     description = "The broker has the deletion of topics switched off."
 
 
-class FencedLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=74):
+class FencedLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=Code.FENCED_LEADER_EPOCH):
     description = "The client's leader epoch is older than the broker's."
 
 
-class UnknownLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=75):
+class UnknownLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=Code.UNKNOWN_LEADER_EPOCH):
     description = "The client's leader epoch is newer than the broker's, which lags behind."
 
 
-class UnsupportedCompressionTypeError(BrokerResponseError, code=76):
+class UnsupportedCompressionTypeError(BrokerResponseError, code=Code.UNSUPPORTED_COMPRESSION_TYPE):
     description = (
         "The brokers do not take this compression type: zstd needs Kafka 2.1 or later, and "
         "inter.broker.protocol.version=2.1 or later on all brokers."
     )
 
 
-class StaleBrokerEpochError(BrokerResponseError, code=77):
+class StaleBrokerEpochError(BrokerResponseError, code=Code.STALE_BROKER_EPOCH):
     description = "The broker has registered again since then."
 
 
-class OffsetNotAvailableError(RetriableError, BrokerResponseError, code=78):
+class OffsetNotAvailableError(RetriableError, BrokerResponseError, code=Code.OFFSET_NOT_AVAILABLE):
     description = "The new leader can't report offsets yet."
 
 
-class MemberIdRequiredError(BrokerResponseError, code=79):
+class MemberIdRequiredError(BrokerResponseError, code=Code.MEMBER_ID_REQUIRED):
     description = "The member must join again with the id it was just given."
 
 
-class PreferredLeaderNotAvailableError(InvalidMetadataError, BrokerResponseError, code=80):
+class PreferredLeaderNotAvailableError(
+    InvalidMetadataError, BrokerResponseError, code=Code.PREFERRED_LEADER_NOT_AVAILABLE
+):
     description = "The preferred leader is not up."
 
 
-class GroupMaxSizeReachedError(BrokerResponseError, code=81):
+class GroupMaxSizeReachedError(BrokerResponseError, code=Code.GROUP_MAX_SIZE_REACHED):
     description = "The group is full."
 
 
-class FencedInstanceIdError(BrokerResponseError, code=82):
+class FencedInstanceIdError(BrokerResponseError, code=Code.FENCED_INSTANCE_ID):
     description = "Another member has taken over this group.instance.id."
 
 
-class EligibleLeadersNotAvailableError(InvalidMetadataError, BrokerResponseError, code=83):
+class EligibleLeadersNotAvailableError(
+    InvalidMetadataError, BrokerResponseError, code=Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
+):
     description = "None of the replicas may become the leader."
 
 
-class ElectionNotNeededError(InvalidMetadataError, BrokerResponseError, code=84):
+class ElectionNotNeededError(InvalidMetadataError, BrokerResponseError, code=Code.ELECTION_NOT_NEEDED):
     description = "The partition has the leader it should have."
 
 
-class NoReassignmentInProgressError(BrokerResponseError, code=85):
+class NoReassignmentInProgressError(BrokerResponseError, code=Code.NO_REASSIGNMENT_IN_PROGRESS):
     description = "The partition is not being moved."
 
 
-class GroupSubscribedToTopicError(BrokerResponseError, code=86):
+class GroupSubscribedToTopicError(BrokerResponseError, code=Code.GROUP_SUBSCRIBED_TO_TOPIC):
     description = "The group is subscribed to the topic."
 
 
-class InvalidRecordError(BrokerResponseError, code=87):
+class InvalidRecordError(BrokerResponseError, code=Code.INVALID_RECORD):
     description = "The broker refused a record of the batch."
 
 
-class UnstableOffsetCommitError(RetriableError, BrokerResponseError, code=88):
+class UnstableOffsetCommitError(RetriableError, BrokerResponseError, code=Code.UNSTABLE_OFFSET_COMMIT):
     description = "An open transaction holds back the offset."
 
 
-class ThrottlingQuotaExceededError(RetriableError, BrokerResponseError, code=89):
+class ThrottlingQuotaExceededError(RetriableError, BrokerResponseError, code=Code.THROTTLING_QUOTA_EXCEEDED):
     description = "The quota is used up; wait as long as the broker asks."
 
 
-class ProducerFencedError(ApplicationRecoverableError, BrokerResponseError, code=90):
+class ProducerFencedError(ApplicationRecoverableError, BrokerResponseError, code=Code.PRODUCER_FENCED):
     description = "A newer producer with the same transactional id has taken over."
 
 
-class ResourceNotFoundError(BrokerResponseError, code=91):
+class ResourceNotFoundError(BrokerResponseError, code=Code.RESOURCE_NOT_FOUND):
     description = "The request names something that does not exist."
 
 
-class DuplicateResourceError(BrokerResponseError, code=92):
+class DuplicateResourceError(BrokerResponseError, code=Code.DUPLICATE_RESOURCE):
     description = "The request names the same thing twice."
 
 
-class UnacceptableCredentialError(BrokerResponseError, code=93):
+class UnacceptableCredentialError(BrokerResponseError, code=Code.UNACCEPTABLE_CREDENTIAL):
     description = "The credential is not good enough for the broker's rules."
 
 
-class InconsistentVoterSetError(BrokerResponseError, code=94):
+class InconsistentVoterSetError(BrokerResponseError, code=Code.INCONSISTENT_VOTER_SET):
     description = "The sender or the receiver is not one of the voters."
 
 
-class InvalidUpdateVersionError(BrokerResponseError, code=95):
+class InvalidUpdateVersionError(BrokerResponseError, code=Code.INVALID_UPDATE_VERSION):
     description = "The version to update to is not acceptable."
 
 
-class FeatureUpdateFailedError(BrokerResponseError, code=96):
+class FeatureUpdateFailedError(BrokerResponseError, code=Code.FEATURE_UPDATE_FAILED):
     description = "The broker failed to update the features."
 
 
-class PrincipalDeserializationFailureError(BrokerResponseError, code=97):
+class PrincipalDeserializationFailureError(BrokerResponseError, code=Code.PRINCIPAL_DESERIALIZATION_FAILURE):
     description = "The controller could not read the principal a broker forwarded."
 
 
-class SnapshotNotFoundError(BrokerResponseError, code=98):
+class SnapshotNotFoundError(BrokerResponseError, code=Code.SNAPSHOT_NOT_FOUND):
     description = "There is no such snapshot."
 
 
-class PositionOutOfRangeError(BrokerResponseError, code=99):
+class PositionOutOfRangeError(BrokerResponseError, code=Code.POSITION_OUT_OF_RANGE):
     description = "The position is outside the snapshot."
 
 
-class UnknownTopicIdError(InvalidMetadataError, BrokerResponseError, code=100):
+class UnknownTopicIdError(InvalidMetadataError, BrokerResponseError, code=Code.UNKNOWN_TOPIC_ID):
     description = "The broker hosts no topic with this id; it may have been deleted and created again."
 
 
-class DuplicateBrokerRegistrationError(BrokerResponseError, code=101):
+class DuplicateBrokerRegistrationError(BrokerResponseError, code=Code.DUPLICATE_BROKER_REGISTRATION):
     description = "Another broker is registered with this id."
 
 
-class BrokerIdNotRegisteredError(BrokerResponseError, code=102):
+class BrokerIdNotRegisteredError(BrokerResponseError, code=Code.BROKER_ID_NOT_REGISTERED):
     description = "No broker is registered with this id."
 
 
-class InconsistentTopicIdError(InvalidMetadataError, BrokerResponseError, code=103):
+class InconsistentTopicIdError(InvalidMetadataError, BrokerResponseError, code=Code.INCONSISTENT_TOPIC_ID):
     description = "The log belongs to another incarnation of the topic."
 
 
-class InconsistentClusterIdError(BrokerResponseError, code=104):
+class InconsistentClusterIdError(BrokerResponseError, code=Code.INCONSISTENT_CLUSTER_ID):
     description = "The request is meant for another cluster."
 
 
-class TransactionalIdNotFoundError(BrokerResponseError, code=105):
+class TransactionalIdNotFoundError(BrokerResponseError, code=Code.TRANSACTIONAL_ID_NOT_FOUND):
     description = "There is no such transactional id."
 
 
-class FetchSessionTopicIdError(
-    RetriableError, BrokerResponseError, code=106, message="FETCH_SESSION_TOPIC_ID_ERROR"
-):
+class FetchSessionTopicIdError(RetriableError, BrokerResponseError, code=Code.FETCH_SESSION_TOPIC_ID_ERROR):
     description = "The fetch session mixes requests with and without topic ids."
 
 
-class IneligibleReplicaError(BrokerResponseError, code=107):
+class IneligibleReplicaError(BrokerResponseError, code=Code.INELIGIBLE_REPLICA):
     description = "A replica that is not eligible was named as in sync."
 
 
-class NewLeaderElectedError(BrokerResponseError, code=108):
+class NewLeaderElectedError(BrokerResponseError, code=Code.NEW_LEADER_ELECTED):
     description = "The partition was changed as requested, and the change elected another leader."
 
 
-class OffsetMovedToTieredStorageError(BrokerResponseError, code=109):
+class OffsetMovedToTieredStorageError(BrokerResponseError, code=Code.OFFSET_MOVED_TO_TIERED_STORAGE):
     description = "The offset is only in tiered storage."
 
 
-class FencedMemberEpochError(BrokerResponseError, code=110):
+class FencedMemberEpochError(BrokerResponseError, code=Code.FENCED_MEMBER_EPOCH):
     description = "The coordinator has fenced the member; it must give up its partitions and join again."
 
 
-class UnreleasedInstanceIdError(BrokerResponseError, code=111):
+class UnreleasedInstanceIdError(BrokerResponseError, code=Code.UNRELEASED_INSTANCE_ID):
     description = "Another member still holds this group.instance.id."
 
 
-class UnsupportedAssignorError(BrokerResponseError, code=112):
+class UnsupportedAssignorError(BrokerResponseError, code=Code.UNSUPPORTED_ASSIGNOR):
     description = "The coordinator does not know this assignor or its version."
 
 
-class StaleMemberEpochError(BrokerResponseError, code=113):
+class StaleMemberEpochError(BrokerResponseError, code=Code.STALE_MEMBER_EPOCH):
     description = "The member must fetch its new epoch with a heartbeat first."
 
 
-class MismatchedEndpointTypeError(BrokerResponseError, code=114):
+class MismatchedEndpointTypeError(BrokerResponseError, code=Code.MISMATCHED_ENDPOINT_TYPE):
     description = "The broker got a request that only a controller answers, or the reverse."
 
 
-class UnsupportedEndpointTypeError(BrokerResponseError, code=115):
+class UnsupportedEndpointTypeError(BrokerResponseError, code=Code.UNSUPPORTED_ENDPOINT_TYPE):
     description = "Endpoints of this type are not supported."
 
 
-class UnknownControllerIdError(BrokerResponseError, code=116):
+class UnknownControllerIdError(BrokerResponseError, code=Code.UNKNOWN_CONTROLLER_ID):
     description = "There is no controller with this id."
 
 
-class UnknownSubscriptionIdError(BrokerResponseError, code=117):
+class UnknownSubscriptionIdError(BrokerResponseError, code=Code.UNKNOWN_SUBSCRIPTION_ID):
     description = "The telemetry subscription has changed."
 
 
-class TelemetryTooLargeError(BrokerResponseError, code=118):
+class TelemetryTooLargeError(BrokerResponseError, code=Code.TELEMETRY_TOO_LARGE):
     description = "The pushed telemetry is larger than the broker accepts."
 
 
-class InvalidRegistrationError(BrokerResponseError, code=119):
+class InvalidRegistrationError(BrokerResponseError, code=Code.INVALID_REGISTRATION):
     description = "The controller refused the broker's registration."
 
 
-class TransactionAbortableError(AbortableError, BrokerResponseError, code=120):
+class TransactionAbortableError(AbortableError, BrokerResponseError, code=Code.TRANSACTION_ABORTABLE):
     description = "The transaction must be aborted; the transactional id can be used again afterwards."
 
 
-class InvalidRecordStateError(BrokerResponseError, code=121):
+class InvalidRecordStateError(BrokerResponseError, code=Code.INVALID_RECORD_STATE):
     description = "The record is not in a state that allows its acknowledgement."
 
 
-class ShareSessionNotFoundError(RetriableError, BrokerResponseError, code=122):
+class ShareSessionNotFoundError(RetriableError, BrokerResponseError, code=Code.SHARE_SESSION_NOT_FOUND):
     description = "The broker has dropped the share session."
 
 
-class InvalidShareSessionEpochError(RetriableError, BrokerResponseError, code=123):
+class InvalidShareSessionEpochError(
+    RetriableError, BrokerResponseError, code=Code.INVALID_SHARE_SESSION_EPOCH
+):
     description = "The share session has a different epoch."
 
 
-class FencedStateEpochError(BrokerResponseError, code=124):
+class FencedStateEpochError(BrokerResponseError, code=Code.FENCED_STATE_EPOCH):
     description = "The share group's state has a newer epoch."
 
 
-class InvalidVoterKeyError(BrokerResponseError, code=125):
+class InvalidVoterKeyError(BrokerResponseError, code=Code.INVALID_VOTER_KEY):
     description = "The voter's key differs from that of the replica."
 
 
-class DuplicateVoterError(BrokerResponseError, code=126):
+class DuplicateVoterError(BrokerResponseError, code=Code.DUPLICATE_VOTER):
     description = "A voter with this id already exists."
 
 
-class VoterNotFoundError(BrokerResponseError, code=127):
+class VoterNotFoundError(BrokerResponseError, code=Code.VOTER_NOT_FOUND):
     description = "There is no voter with this id."
 
 
-class InvalidRegularExpressionError(BrokerResponseError, code=128):
+class InvalidRegularExpressionError(BrokerResponseError, code=Code.INVALID_REGULAR_EXPRESSION):
     description = "The regular expression can't be parsed."
 
 
-class RebootstrapRequiredError(BrokerResponseError, code=129):
+class RebootstrapRequiredError(BrokerResponseError, code=Code.REBOOTSTRAP_REQUIRED):
     description = "The client's metadata is out of date; it must start again from its bootstrap servers."
 
 
-class StreamsInvalidTopologyError(BrokerResponseError, code=130):
+class StreamsInvalidTopologyError(BrokerResponseError, code=Code.STREAMS_INVALID_TOPOLOGY):
     description = "The streams topology is not usable."
 
 
-class StreamsInvalidTopologyEpochError(BrokerResponseError, code=131):
+class StreamsInvalidTopologyEpochError(BrokerResponseError, code=Code.STREAMS_INVALID_TOPOLOGY_EPOCH):
     description = "The epoch of the streams topology is not usable."
 
 
-class StreamsTopologyFencedError(BrokerResponseError, code=132):
+class StreamsTopologyFencedError(BrokerResponseError, code=Code.STREAMS_TOPOLOGY_FENCED):
     description = "The epoch of the streams topology is older than the group's."
 
 
-class ShareSessionLimitReachedError(RetriableError, BrokerResponseError, code=133):
+class ShareSessionLimitReachedError(
+    RetriableError, BrokerResponseError, code=Code.SHARE_SESSION_LIMIT_REACHED
+):
     description = "The broker has reached its limit of share sessions."

@@ -22,6 +22,7 @@ from cyproducer.base.unpatched import Socket
 from cyproducer.config import ProducerConfig
 from cyproducer.config.option_kinds import split_server
 from cyproducer.control.node_states import Address, Connections, ConnectionState, cause_text
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.net.blocking_tasks import Background, Task
 from cyproducer.net.connection import Connection
 from cyproducer.net.dns import Resolver, ResolveRequest
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from cyproducer.security.tokens import Token, Tokens
 
 
-UNSUPPORTED_VERSION = 35
 #: New connections wait this long for certificates that are read again; later ones use those read before.
 PATIENCE_WITH_RELOAD_MS = 5000.0
 #: How long to wait at most after fetching credentials failed, while the old session or token still counts.
@@ -484,7 +484,7 @@ class Connector:
         Raises:
             KafkaError: the response is an error, or there is no common version.
         """
-        if response.error_code == UNSUPPORTED_VERSION and version > 0:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
             # The response is in version 0 and has the supported ranges (KIP-511); old brokers send none.
             highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
             connection.handshake.versions[API_VERSIONS] = max(0, min(highest, version - 1))

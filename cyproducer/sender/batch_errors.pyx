@@ -9,6 +9,7 @@ import heapq
 
 from libc.stdint cimport int32_t, int64_t
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.accumulator.sequences cimport note_gap, set_gate, strip_sequences
 from cyproducer.accumulator.splitting cimport exclude, split
 from cyproducer.accumulator.structures cimport (
@@ -25,7 +26,6 @@ from cyproducer.sender.sender cimport Sender
 
 from cyproducer.control.batch_fate import Failure
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Place, Verdict
-from cyproducer.control.transactions import CONCURRENT_TRANSACTIONS
 from cyproducer.errors import for_code, told
 from cyproducer.base.log import Log
 
@@ -37,7 +37,7 @@ cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
 cdef int EXCLUDE = Fate.EXCLUDE
 cdef int REFUSE = Fate.REFUSE
-cdef int MEETS_MARKERS = CONCURRENT_TRANSACTIONS
+cdef int MEETS_MARKERS = ErrorCode.CONCURRENT_TRANSACTIONS
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from cyproducer.errors import KafkaProtocolError
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
@@ -65,8 +66,6 @@ from cyproducer.wire.schema import Api, Frame, Message
 Decode = Callable[[int, Frame], Any]
 """Makes a response from its version and its frame."""
 
-UNSUPPORTED_VERSION = 35
-"""A broker sends this error in version 0, whatever version was requested (KIP-511)."""
 LATEST, EARLIEST = -1, -2
 """Timestamps of ListOffsets."""
 TOPIC, BROKER = 2, 4
@@ -425,13 +424,13 @@ def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
             that is not UTF-8, or trailing bytes. All decoders raise it.
         ValueError: the version is not implemented. All decoders raise it.
     """
-    if int.from_bytes(frame[4:6], "big") == UNSUPPORTED_VERSION:
+    if int.from_bytes(frame[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION:
         try:
             ranges = _ranges(API_VERSIONS.decode_response(0, frame).api_keys)
         except KafkaProtocolError:
             # librdkafka's mock cluster mixes the requested version with version 0 here.
             ranges = {}
-        return ApiVersionsResponse(UNSUPPORTED_VERSION, ranges, 0, {})
+        return ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, ranges, 0, {})
     found = API_VERSIONS.decode_response(version, frame)
     # The highest level comes before the lowest in the response.
     features = {

@@ -7,10 +7,7 @@ import pytest
 
 from cyproducer.control.idempotence import (
     CERTAIN_REFUSALS,
-    INVALID_PRODUCER_EPOCH,
     LAST_EPOCH,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
-    PRODUCER_FENCED,
     SEQUENCE_ERRORS,
     TABLE,
     Action,
@@ -23,6 +20,7 @@ from cyproducer.control.idempotence import (
     State,
     diagrams,
 )
+from cyproducer.errors.error_code import ErrorCode
 
 PLACE = Place("t", 0)
 NOT_LEADER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 6, 7, 19, 20
@@ -115,7 +113,7 @@ def test_a_refused_id_is_never_requested_again() -> None:
 
 
 def gap_and_bump(machine: Idempotence, current: bool = True) -> list[Order]:
-    machine.on_fate(facts(), OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False)
+    machine.on_fate(facts(), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False)
     orders = machine.on_progress(PLACE, 0, 1, current)
     return orders + machine.on_progress(PLACE, 0, 0, current)
 
@@ -143,7 +141,7 @@ def test_a_partition_behind_the_newest_epoch_needs_no_bump() -> None:
     assert orders[-1].action is Action.RELEASE
 
 
-@pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_a_stale_epoch_gives_up_the_id(code: int) -> None:
     machine = holding(5)
     machine.on_fate(facts(), code, Fate.RETRY, False)
@@ -206,7 +204,9 @@ def test_a_duplicate_is_a_success() -> None:
 def test_resending_a_batch_changes_nothing(code: int) -> None:
     machine = holding()
     assert machine.on_fate(facts(), code, Fate.RETRY, True) == ()
-    assert machine.on_fate(facts(first=False), OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == ()
+    assert (
+        machine.on_fate(facts(first=False), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == ()
+    )
     assert machine.partition_state(PLACE) is State.SENDING
     assert machine.on_progress(PLACE, 0, 0, True) == []
 
@@ -246,7 +246,9 @@ def test_a_lost_batch_without_a_later_one_ends_the_epoch() -> None:
 def test_an_out_of_order_batch_behind_a_lost_one_opens_a_gap() -> None:
     machine = holding(5)
     machine.on_fate(facts(10), 0, Fate.FAIL, True)
-    assert machine.on_fate(facts(11), OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == (Action.HOLD_ALL,)
+    assert machine.on_fate(facts(11), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == (
+        Action.HOLD_ALL,
+    )
     assert machine.on_progress(PLACE, 2, 3, True) == []
     assert machine.on_progress(PLACE, 0, 3, True) == [Order(Action.STRIP, 11), Order(Action.HOLD_NEW, 11)]
     assert [o.action for o in machine.on_progress(PLACE, 0, 0, True)] == [Action.BUMP_EPOCH, Action.RELEASE]
@@ -299,7 +301,7 @@ def test_in_a_transaction_only_an_out_of_order_batch_behind_an_open_one_is_sent_
     code: int, ambiguous: bool, first: bool
 ) -> None:
     judged = transactional().judge(facts(first=first, ambiguous=ambiguous), code, True)
-    again = code == OUT_OF_ORDER_SEQUENCE_NUMBER and not first
+    again = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not first
     assert judged == (Fate.RETRY if again else Fate.FAIL, ambiguous)
 
 
@@ -307,7 +309,10 @@ def test_in_a_transaction_other_errors_are_judged_as_elsewhere() -> None:
     machine = transactional()
     assert machine.judge(facts(), DUPLICATE, True) == (Fate.ACKNOWLEDGE, True)
     assert machine.judge(facts(), NOT_LEADER, True) == (None, True)
-    assert machine.judge(facts(sequenced=False), OUT_OF_ORDER_SEQUENCE_NUMBER, True) == (None, False)
+    assert machine.judge(facts(sequenced=False), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, True) == (
+        None,
+        False,
+    )
 
 
 @pytest.mark.parametrize("code", [0, NOT_LEADER, *sorted(SEQUENCE_ERRORS)])
@@ -349,9 +354,9 @@ def test_a_batch_behind_one_that_was_split_is_sent_again() -> None:
     """It is the first one without an outcome then."""
     machine = transactional()
     machine.on_fate(facts(10), 10, Fate.SPLIT, False)
-    out_of_order = facts(11, first=True), OUT_OF_ORDER_SEQUENCE_NUMBER, True
+    out_of_order = facts(11, first=True), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, True
     assert machine.judge(*out_of_order).fate is Fate.RETRY
-    assert machine.judge(facts(11), INVALID_PRODUCER_EPOCH, True).fate is Fate.FAIL
+    assert machine.judge(facts(11), ErrorCode.INVALID_PRODUCER_EPOCH, True).fate is Fate.FAIL
     machine.on_progress(PLACE, 0, 1, True)
     assert machine.judge(*out_of_order).fate is Fate.FAIL
 

@@ -21,6 +21,7 @@ from cyproducer.errors import (
 )
 from cyproducer.errors import base as error_base
 from cyproducer.errors import codes as error_codes
+from cyproducer.errors.error_code import ErrorCode
 
 # Code, name of the code, retriable: the error table of the Kafka protocol guide, 4.1. The names of
 # 0, 6, 10, 17, 39 and -1 are kafka-python's, which kept the older ones.
@@ -164,7 +165,7 @@ def test_tree_agrees_with_the_installed_kafka_python() -> None:
 
 def test_one_code_cannot_have_two_classes() -> None:
     with pytest.raises(TypeError, match="error code 6 already belongs to NotLeaderForPartitionError"):
-        type("Another", (BrokerResponseError,), {}, code=6)
+        type("Another", (BrokerResponseError,), {}, code=ErrorCode.NOT_LEADER_FOR_PARTITION)
 
 
 def test_an_unknown_code_gets_one_permanent_class() -> None:
