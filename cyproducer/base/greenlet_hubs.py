@@ -6,6 +6,7 @@ what, or the waking from other threads (``hubs``). Imports neither. Everything r
 
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -93,28 +94,28 @@ def _hub() -> "tuple[type[Bell], Any] | None":
     return None
 
 
-class Bell(Doorbell):
+class Bell(Doorbell, ABC):
     """One hub. It watches the descriptor only while greenlets wait: it ends when it has nothing to watch."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
         self.waiting: set[Any] = set()
 
+    @abstractmethod
     def greenlet(self) -> Any:
         """The greenlet in which the hub runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def waiter(self) -> Any:
         """Makes an object that the current greenlet waits for; its ``switch(None)`` ends the wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pause(self, waiter: Any, seconds: float | None) -> None:
         """Lets others run until the waiter is switched to, for ``seconds`` at most (None: no limit)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def renew(self) -> None:
         """In a forked child: ends all waits, with a descriptor of its own from now on."""
-        raise NotImplementedError
 
     def _rang(self, *_: Any) -> None:
         # In a forked child of eventlet, a bell that the parent rings, too.

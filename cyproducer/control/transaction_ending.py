@@ -47,6 +47,7 @@ Sources: KIP-98, KIP-360, KIP-664, KIP-890; Kafka protocol guide.
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -150,7 +151,7 @@ class Describe(NamedTuple):
 Request = FindCoordinator | Describe | AskLevel | EndTxn | InitProducerId
 
 
-class CoordinatorCall:
+class CoordinatorCall(ABC):
     """A request to the coordinator of one transactional id, retried until it succeeds or fails for good.
 
     ``error`` is set if it has failed for good.
@@ -253,8 +254,9 @@ class CoordinatorCall:
     def _not_described(self, code: int, error: errors.KafkaError, now_ms: float) -> None:
         self._try_again(code, error, now_ms)
 
+    @abstractmethod
     def _described(self, found: TransactionDescription, where: str, now_ms: float) -> None:
-        raise NotImplementedError
+        """The coordinator's view of the transactional id."""
 
     # Failures
 
