@@ -111,7 +111,7 @@ class Field:
         """Returns the value that stands for "not there"."""
         if self.default is None and isinstance(self.kind, Struct) and self.nullable is NONE:
             return self.kind.type(*(each.zero() for each in self.kind.fields))
-        return self.default if self.default != [] else []
+        return [] if self.default == [] else self.default
 
     def has(self, version: int) -> bool:
         """Whether messages of this version have the field, and not among the tagged ones."""
@@ -238,7 +238,8 @@ def _refuse(field: Field, place: str, version: int, writer: Writer, value: Any) 
 
 def _least_size(field: Field, array: bool, version: int, flexible: bool) -> int:
     if isinstance(field.kind, Struct) and not array:
-        return 1 if version in field.nullable else field.kind.least_size(version, flexible)
+        alone = version in field.nullable and not field.array
+        return 1 if alone else field.kind.least_size(version, flexible)
     if array or field.kind in ("bytes", "records"):
         return 1 if flexible else 4
     return _SIZES.get(str(field.kind), 1 if flexible else 2)
@@ -298,10 +299,16 @@ def _writer(field: Field, array: bool, version: int, flexible: bool, place: str,
 
         return write_nullable
     if kind == "uuid":
-        return lambda writer, value: writer.raw(value)
+        return partial(_write_uuid, place)
     name = "string" if kind == "text" else _METHODS.get(kind, kind)
     method = getattr(Writer, f"nullable_{name}" if nullable and not field.array else name)
     return lambda writer, value: method(writer, place, value)
+
+
+def _write_uuid(place: str, writer: Writer, value: Any) -> None:
+    if not isinstance(value, bytes) or len(value) != len(NO_UUID):
+        raise ValueError(f"{writer.message}: {place} is {value!r}, it must be {len(NO_UUID)} bytes")
+    writer.raw(value)
 
 
 class Message:
@@ -455,9 +462,9 @@ class Api:
         return f"{self.name} v{version} {kind}"
 
     def _has_tagged_header(self, version: int) -> bool:
-        """Whether the response's header has tagged fields. A client that does not know the broker's versions
-        yet must understand that of ApiVersions, which therefore never has (KIP-511)."""
-        return version >= self.flexible and self.key != 18
+        """Whether the response's header has tagged fields. That of ApiVersions never has: the client must
+        understand it before it knows the broker's versions (KIP-511)."""
+        return version >= self.flexible and self.name != "ApiVersions"
 
     def encode_request(self, version: int, correlation_id: int, client_id: str | None, request: Any) -> bytes:
         """Returns a whole frame: size, request header v1 or v2, and ``request``.
