@@ -26,16 +26,12 @@ from cyproducer.records.codecs import BY_NAME
 
 _MESSAGE_TIMEOUT_MS: Final = 300000
 
+#: librdkafka's defaults of options that ``KafkaProducer`` has too.
 _DEFAULTS: Final[dict[str, Any]] = {
-    # Depends on whether there are transactions.
-    "message.timeout.ms": None,
     "linger_ms": 5,
     "batch_size": 1000000,
     "max_request_size": 1000000,
-    "queue.buffering.max.messages": 100000,
-    "queue.buffering.max.kbytes": 1048576,
     "partitioner": "consistent_random",
-    "statistics.interval.ms": 0,
 }
 
 _PARTITIONERS: Final = (
@@ -138,8 +134,10 @@ def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
         if name not in FOR_CONSUMERS:
             _sort(name, value, options, own)
     for name, default in _DEFAULTS.items():
-        target = options if "." not in name else own
-        target.setdefault(name, default)
+        options.setdefault(name, default)
+    for name, (read, default) in _OWN.items():
+        value = own.get(name, default)
+        own[name] = None if value is None else read(name, value)
     settings = _settings(own)
     options["buffer_memory"] = settings.most_bytes
     # The bound is most_messages, which includes the records that wait for poll().
@@ -184,12 +182,11 @@ def _near(name: str) -> str:
 
 
 def _settings(own: dict[str, Any]) -> Settings:
-    calls = {name: own.pop(name, None) for name in ("dr_cb", *_CALLBACKS)}
+    calls = {name: own.get(name) for name in ("dr_cb", *_CALLBACKS)}
     for name, function in calls.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name}: must be callable, not {type(function).__name__}")
-    own["oauth_cb"] = calls["oauth_cb"]
-    logger = own.pop("logger", None)
+    logger = own.get("logger")
     if logger is not None and not hasattr(logger, "log"):
         raise TypeError(f"logger: must be a logging.Logger, not {type(logger).__name__}")
     return Settings(
@@ -198,19 +195,19 @@ def _settings(own: dict[str, Any]) -> Settings:
         calls["stats_cb"],
         calls["throttle_cb"],
         logger,
-        _flag("delivery.report.only.error", own.pop("delivery.report.only.error", False)),
-        _number("queue.buffering.max.messages", own.pop("queue.buffering.max.messages"), 0, 2**31 - 1),
-        _number("queue.buffering.max.kbytes", own.pop("queue.buffering.max.kbytes"), 1, 2**31 - 1) * 1024,
-        _number("statistics.interval.ms", own.pop("statistics.interval.ms"), 0, 86_400_000) / 1000,
-        Credentials(own.pop("sasl.username", None), own.pop("sasl.password", None)),
-        own.pop("for_consumers"),
+        own["delivery.report.only.error"],
+        own["queue.buffering.max.messages"],
+        own["queue.buffering.max.kbytes"] * 1024,
+        own["statistics.interval.ms"] / 1000,
+        Credentials(own.get("sasl.username"), own.get("sasl.password")),
+        own["for_consumers"],
     )
 
 
 def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
     """A record may take ``message.timeout.ms`` for everything, however long one request may take."""
     name = "delivery.timeout.ms" if "delivery_timeout_ms" in options else "message.timeout.ms"
-    given = options.pop("delivery_timeout_ms", own.pop("message.timeout.ms"))
+    given = options.pop("delivery_timeout_ms", own["message.timeout.ms"])
     if "transactional_id" in options:
         given = _within_transaction(name, given, options)
     given = _MESSAGE_TIMEOUT_MS if given is None else given
@@ -221,8 +218,7 @@ def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
         if linger != _DEFAULTS["linger_ms"]:
             raise refused(name, f"{timeout}: must be greater than linger.ms={linger}")
         linger = options["linger_ms"] = timeout / 2
-    request = _number("socket.timeout.ms", own.pop("socket.timeout.ms", 30000), 10, 300_000)
-    request = options.get("request_timeout_ms", request)
+    request = options.get("request_timeout_ms", own["socket.timeout.ms"])
     request = _number("request.timeout.ms", request, 1, 900_000)
     options["delivery_timeout_ms"] = timeout
     options["request_timeout_ms"] = max(1, int(min(request, timeout - linger)))
@@ -242,12 +238,11 @@ def _within_transaction(name: str, given: Any, options: dict[str, Any]) -> Any:
 
 
 def _set_network(options: dict[str, Any], own: dict[str, Any]) -> None:
-    if _flag("socket.keepalive.enable", own.pop("socket.keepalive.enable", False)):
+    if own["socket.keepalive.enable"]:
         default = OPTIONS_BY_NAME["socket_options"].default
         options["socket_options"] = [*default, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    age = own.pop("topic.metadata.refresh.interval.ms", None)
+    age = own["topic.metadata.refresh.interval.ms"]
     if age is not None:
-        age = _number("topic.metadata.refresh.interval.ms", age, -1, 3_600_000)
         options["metadata_max_age_ms"] = FOREVER_MS if age < 0 else age
     for name in ("socket.send.buffer.bytes", "socket.receive.buffer.bytes"):
         option = OTHER_NAMES[name].option
@@ -271,18 +266,15 @@ def _set_security(options: dict[str, Any], own: dict[str, Any], credentials: Cre
         options["sasl_plain_password"] = credentials.password
     if str(options.get("ssl_check_hostname", "")).lower() == "none":
         options["ssl_check_hostname"] = False
-    provider, text = own.pop("oauth_cb", None), own.pop("sasl.oauthbearer.config", "")
+    provider, text = own.get("oauth_cb"), own.get("sasl.oauthbearer.config", "")
     if options.get("ssl_cafile") == "probe":
         # The system's, which is the default.
         del options["ssl_cafile"]
-    method = str(own.pop("sasl.oauthbearer.method", "default")).lower()
-    if method not in ("default", "oidc"):
-        raise refused("sasl.oauthbearer.method", f"{method!r}: must be 'default' or 'oidc'")
     if provider is not None:
         options["sasl_oauth_token_provider"] = lambda _: provider(
             text.reveal() if isinstance(text, Secret) else text
         )
-    if not _flag("enable.ssl.certificate.verification", own.pop("enable.ssl.certificate.verification", True)):
+    if not own["enable.ssl.certificate.verification"]:
         options["ssl_context"] = _unverified(options)
 
 
@@ -332,3 +324,29 @@ def _flag(name: str, value: Any) -> bool:
     if text in ("false", "0", "f"):
         return False
     raise refused(name, f"{value!r}: must be true or false")
+
+
+def _within(least: int, most: int) -> Callable[[str, Any], Any]:
+    return lambda name, value: _number(name, value, least, most)
+
+
+def _method(name: str, value: Any) -> str:
+    method = str(value).lower()
+    if method not in ("default", "oidc"):
+        raise refused(name, f"{method!r}: must be 'default' or 'oidc'")
+    return method
+
+
+#: Options that ``KafkaProducer`` lacks: what reads a value, and librdkafka's default (None: others decide).
+_OWN: Final[dict[str, tuple[Callable[[str, Any], Any], Any]]] = {
+    "delivery.report.only.error": (_flag, False),
+    "enable.ssl.certificate.verification": (_flag, True),
+    "message.timeout.ms": (_within(0, 2**31 - 1), None),
+    "queue.buffering.max.kbytes": (_within(1, 2**31 - 1), 1048576),
+    "queue.buffering.max.messages": (_within(0, 2**31 - 1), 100000),
+    "sasl.oauthbearer.method": (_method, "default"),
+    "socket.keepalive.enable": (_flag, False),
+    "socket.timeout.ms": (_within(10, 300_000), 30000),
+    "statistics.interval.ms": (_within(0, 86_400_000), 0),
+    "topic.metadata.refresh.interval.ms": (_within(-1, 3_600_000), None),
+}
