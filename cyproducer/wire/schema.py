@@ -22,7 +22,6 @@ A value that the version of the message has no field for is an error in a reques
 something else than it was asked for, unless the field is ``ignorable``. A response leaves it out.
 """
 
-import ast
 import operator
 import re
 from collections import namedtuple
@@ -118,8 +117,8 @@ class Field:
         return version in self.versions and version not in self.tagged
 
 
-def _literal(text: str) -> Any:
-    return {"null": None, "true": True}.get(text) if text in ("null", "true") else ast.literal_eval(text)
+def _literal(text: str) -> int | bool | None:
+    return int(text) if text.lstrip("-").isdigit() else {"null": None, "true": True}[text]
 
 
 class Struct:
