@@ -22,8 +22,8 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
+from cyproducer.control.coordinator import refusal
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transaction_ending import refusal
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector

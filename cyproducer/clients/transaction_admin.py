@@ -17,6 +17,7 @@ from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Encode, framing
 from cyproducer.clients.transaction_client import HIGHEST_OF_FIRST, level_of
+from cyproducer.control.coordinator import refusal
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_ending import (
     OPEN_STATES,
@@ -25,7 +26,6 @@ from cyproducer.control.transaction_ending import (
     Describe,
     Ending,
     Request,
-    refusal,
 )
 from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.net.connector import encode_api_versions

@@ -52,6 +52,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cyproducer import errors
+from cyproducer.control.coordinator import MOVED, Retries, refusal
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_requests import (
     FIRST,
@@ -97,7 +98,6 @@ OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 
 _ENDED = {True: (PREPARE_COMMIT, COMPLETE_COMMIT), False: (PREPARE_ABORT, COMPLETE_ABORT)}
 """Committed or not -> the states of that."""
-_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class Outcome(enum.Enum):
@@ -168,13 +168,9 @@ class CoordinatorCall(ABC):
         self.error: BaseException | None = None
         #: The node that coordinates the id; None: not known.
         self.coordinator: int | None = None
-        self._backoff = backoff
-        self._soon = ExponentialBackoff(MARKERS_MS, max(MARKERS_MS, backoff.max_ms))
-        self._rng = rng
+        markers = ExponentialBackoff(MARKERS_MS, max(MARKERS_MS, backoff.max_ms))
+        self._retries = Retries(backoff, markers, rng)
         self._in_flight: Request | None = None
-        self._failures = 0
-        self._retry_at_ms = -math.inf
-        self._last_error: BaseException | None = None
 
     @property
     def done(self) -> bool:
@@ -190,11 +186,11 @@ class CoordinatorCall(ABC):
         """Returns the milliseconds until ``next_request`` is due; infinity if a response is awaited."""
         if self._in_flight is not None:
             return math.inf
-        return max(0.0, self._retry_at_ms - now_ms)
+        return max(0.0, self._retries.at_ms - now_ms)
 
     def next_request(self, now_ms: float) -> Request | None:
         """Returns the request to send now, and takes it for sent; None if none is due."""
-        if self.done or self._in_flight is not None or now_ms < self._retry_at_ms:
+        if self.done or self._in_flight is not None or now_ms < self._retries.at_ms:
             return None
         if self.coordinator is None:
             self._in_flight = FindCoordinator(TRANSACTION, self.transactional_id)
@@ -214,9 +210,7 @@ class CoordinatorCall(ABC):
             doing = f"{type(request).__name__} is not answered yet by broker {self.coordinator}"
         else:
             doing = "waiting to try again"
-        if self._failures:
-            doing += f", after {self._failures} failed: {self._last_error}"
-        return doing
+        return self._retries.describe(doing)
 
     # Responses. ``where``: the broker that sent it.
 
@@ -262,7 +256,7 @@ class CoordinatorCall(ABC):
 
     def _try_again(self, code: int, error: errors.KafkaError, now_ms: float) -> None:
         """Tries again if that may help."""
-        if code in _MOVED:
+        if code in MOVED:
             self.coordinator = None
         elif not (error.retriable or code == ErrorCode.UNKNOWN):
             self.error = error
@@ -271,11 +265,7 @@ class CoordinatorCall(ABC):
 
     def _again(self, error: BaseException, now_ms: float) -> None:
         """Begins a new attempt, after a while."""
-        self._failures += 1
-        self._last_error = error
-        soon = isinstance(error, errors.ConcurrentTransactionsError)
-        backoff = self._soon if soon else self._backoff
-        self._retry_at_ms = now_ms + backoff.delay_ms(self._failures, self._rng)
+        self._retries.failed(error, now_ms, isinstance(error, errors.ConcurrentTransactionsError))
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
         return refusal(code, f"{what} for transactional id {self.transactional_id!r} at {where}", message)
@@ -558,14 +548,3 @@ class EndingIdentity(Ending):
             self._finish(Outcome.FENCED)
         else:
             self._try_again(code, self._error(code, "EndTxn(abort)", where), now_ms)
-
-
-def refusal(code: int, what: str, message: str | None = None) -> errors.KafkaError:
-    """Makes the error for an error code. ``what`` was refused; ``message`` is the broker's own text."""
-    kind = errors.for_code(code)
-    text = f"{what}: {message}" if message else what
-    if kind.description:
-        text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
-    if issubclass(kind, errors.TransactionalIdAuthorizationFailedError):
-        text += ": grant this principal Write and Describe on this TransactionalId"
-    return kind(text)

@@ -47,6 +47,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cyproducer import errors
+from cyproducer.control.coordinator import MOVED, Retries, refusal
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import (
     JOINED,
@@ -100,7 +101,6 @@ NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
 too."""
 
 
-_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _REPLACED = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
 _FATAL_TO_PRODUCE = _REPLACED | {ErrorCode.UNSUPPORTED_VERSION}
 FENCED = _REPLACED | {ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -157,9 +157,8 @@ class Transactions:
         #: Called when a record's failure has changed the state, so that nothing more is to be sent.
         self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
-        self._backoff = backoff
-        self._markers_backoff = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
-        self._rng = rng
+        markers = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
+        self._retries = Retries(backoff, markers, rng)
         # What is known of the level: the epoch of the features, the level, and when a broker said so.
         self._features_epoch = -1
         self._level = 0
@@ -185,11 +184,7 @@ class Transactions:
         self._left: dict[TopicPartition, OffsetAndMetadata] = {}
         # The last operation that has succeeded, its result, and the calls that have it.
         self._last: tuple[Event, Any, list[Call]] | None = None
-        # The request in flight, and the failures of those before it.
         self.in_flight: Request | None = None
-        self._failures = 0
-        self._retry_at_ms = -math.inf
-        self._last_error: BaseException | None = None
 
     # What the rest of the client may do
 
@@ -317,7 +312,7 @@ class Transactions:
         if call.event is Event.ABORT:
             self._fail_calls(errors.IllegalStateError("abort_transaction() was called meanwhile"))
         self._calls.append(call)
-        self._retry_now()
+        self._retries.succeeded()
 
     def _submit_close(self, call: CloseCall) -> None:
         if not self.open:
@@ -329,7 +324,7 @@ class Transactions:
                 errors.ProducerClosedError("the producer was closed, which aborts its transaction")
             )
         self._calls.append(call)
-        self._retry_now()
+        self._retries.succeeded()
 
     def _misuse(self, call: Call) -> errors.KafkaError:
         if self.state is State.ABORTABLE_ERROR:
@@ -369,7 +364,7 @@ class Transactions:
                 self._left = dict(call.offsets.positions)
             self._offsets.append(call)
             self._wanted = True
-            self._retry_now()
+            self._retries.succeeded()
 
     def _begin(self) -> None:
         self.number += 1
@@ -383,7 +378,7 @@ class Transactions:
         self._end_sent = False
         self._must_bump = self._unanswered = False
         self.end_in_doubt = False
-        self._retry_now()
+        self._retries.succeeded()
 
     def _go(self, event: Event) -> None:
         self.state = TABLE[self.state, event]
@@ -473,7 +468,7 @@ class Transactions:
 
     def wait_ms(self, now_ms: float) -> float:
         """Returns the milliseconds until ``next_request`` is due, unless an event comes first."""
-        return self._retry_at_ms - now_ms if self._retry_at_ms > now_ms else math.inf
+        return self._retries.at_ms - now_ms if self._retries.at_ms > now_ms else math.inf
 
     def next_request(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
         """Returns the request to send now; changes the state where that takes no request.
@@ -484,7 +479,7 @@ class Transactions:
             wrote: whether a batch of this transaction went into a request.
             now_ms: the current time.
         """
-        if self.in_flight is not None or now_ms < self._retry_at_ms:
+        if self.in_flight is not None or now_ms < self._retries.at_ms:
             return None
         request = self._due(drained, wrote, now_ms)
         if request is None or isinstance(request, FindCoordinator):
@@ -582,10 +577,7 @@ class Transactions:
 
     def describe(self) -> str:
         """Says what is being done, for messages."""
-        doing = self._last_request()
-        if not self._failures:
-            return doing
-        return f"{doing}, after {self._failures} failed: {self._last_error}"
+        return self._retries.describe(self._last_request())
 
     def _last_request(self) -> str:
         if self.in_flight is not None:
@@ -595,7 +587,7 @@ class Transactions:
                 return f"looking for the coordinator of {what} {request.key!r}"
             node = self._coordinators.get(self._whose(request))
             return f"{type(request).__name__} is not answered yet by broker {node}"
-        if self.state in (State.COMMITTING, State.PREPARING) and not self._failures:
+        if self.state in (State.COMMITTING, State.PREPARING) and not self._retries.failures:
             return "records are not acknowledged yet, or their callbacks have not returned"
         return f"{self.state.value}, between two requests"
 
@@ -610,36 +602,25 @@ class Transactions:
             self._unanswered = True
         if isinstance(request, EndTxn):
             self.end_in_doubt = True
-        self._retry(error, now_ms)
+        self._retries.failed(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
         """The coordinator for this request cannot be connected to: it is looked up anew."""
         self._coordinators.pop(self._whose(request), None)
-        self._retry(error, now_ms)
+        self._retries.failed(error, now_ms)
 
     def _answered(self) -> Request:
         assert self.in_flight is not None
         request, self.in_flight = self.in_flight, None
         return request
 
-    def _retry(self, error: BaseException, now_ms: float, markers: bool = False) -> None:
-        self._failures += 1
-        self._last_error = error
-        backoff = self._markers_backoff if markers else self._backoff
-        self._retry_at_ms = now_ms + backoff.delay_ms(self._failures, self._rng)
-
-    def _retry_now(self) -> None:
-        self._failures = 0
-        self._last_error = None
-        self._retry_at_ms = -math.inf
-
     def _again(self, code: int, error: errors.KafkaError, request: Request, now_ms: float) -> bool:
         """Whether the error is one to try again after; if so, arranges that."""
-        if code in _MOVED:
+        if code in MOVED:
             self._coordinators.pop(self._whose(request), None)
         elif not (error.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             return False
-        self._retry(error, now_ms, code == ErrorCode.CONCURRENT_TRANSACTIONS)
+        self._retries.failed(error, now_ms, code == ErrorCode.CONCURRENT_TRANSACTIONS)
         return True
 
     def on_coordinator(self, response: FindCoordinatorResponse, where: str, now_ms: float) -> None:
@@ -649,7 +630,7 @@ class Transactions:
         code = response.error_code
         if code == 0:
             self._coordinators[request] = response.node_id
-            self._retry_at_ms = -math.inf
+            self._retries.at_ms = -math.inf
             return
         error = self._error(code, "FindCoordinator", where, response.error_message)
         if self._again(code, error, request, now_ms):
@@ -667,7 +648,7 @@ class Transactions:
         self.on_features(epoch, level, now_ms)
         # If another broker has told of a newer epoch, that counts, from now on.
         self._level_ms = now_ms
-        self._retry_now()
+        self._retries.succeeded()
 
     def on_level_unknown(self, now_ms: float) -> None:
         """The coordinator does not answer ApiVersions, or was not asked: the known level counts."""
@@ -678,10 +659,10 @@ class Transactions:
         """The response to DescribeTransactions."""
         request = self._answered()
         for transaction in response.transactions:
-            if transaction.error_code in _MOVED:
+            if transaction.error_code in MOVED:
                 self._coordinators.pop(self._whose(request), None)
             elif transaction.error_code == 0 and transaction.state in _UNDER_WAY:
-                self._retry(
+                self._retries.failed(
                     self._error(ErrorCode.CONCURRENT_TRANSACTIONS, "DescribeTransactions", where),
                     now_ms,
                     markers=True,
@@ -689,7 +670,7 @@ class Transactions:
                 return
         # Complete, or no answer: the brokers retry, too.
         self._markers_under_way = False
-        self._retry_now()
+        self._retries.succeeded()
 
     def skip_markers(self) -> None:
         """The coordinator cannot be asked for markers: it is older."""
@@ -716,7 +697,7 @@ class Transactions:
             return
         if code == 0:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
-            self._retry_now()
+            self._retries.succeeded()
             self._must_bump = False
             self._markers_under_way = False
             if self.state is State.INITIALIZING:
@@ -756,7 +737,7 @@ class Transactions:
             self._has_parts = True
             self.added.extend(request.partitions)
             self._pending = [place for place in self._pending if place not in codes]
-            self._retry_now()
+            self._retries.succeeded()
             return
         if not wrong:
             wrong = codes
@@ -778,7 +759,7 @@ class Transactions:
         if code == 0:
             self._has_parts = True
             self._groups.add(request.group_id)
-            self._retry_now()
+            self._retries.succeeded()
             return
         error = self._error(code, f"AddOffsetsToTxn of group {request.group_id!r}", where)
         if self._again(code, error, request, now_ms):
@@ -800,10 +781,10 @@ class Transactions:
                 continue
             what = f"TxnOffsetCommit of group {request.group.group_id!r} for {place.topic}-{place.partition}"
             error = self._error(code, what, where)
-            if not (error.retriable or code in _MOVED or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            if not (error.retriable or code in MOVED or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self._give_up(request, code, error)
                 return
-            if retried is None or retried_code not in _MOVED:
+            if retried is None or retried_code not in MOVED:
                 retried, retried_code = error, code
         if retried is not None:
             self._again(retried_code, retried, request, now_ms)
@@ -811,7 +792,7 @@ class Transactions:
         calls, self._offsets = self._offsets, []
         for call in calls:
             call.finish()
-        self._retry_now()
+        self._retries.succeeded()
 
     def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
         """The response to EndTxn."""
@@ -819,7 +800,7 @@ class Transactions:
         assert isinstance(request, EndTxn)
         code = response.error_code
         if code == 0:
-            self._retry_now()
+            self._retries.succeeded()
             self._markers_under_way = True
             self._ended_ms = now_ms
             self._end_sent = False
@@ -885,7 +866,7 @@ class Transactions:
             2. The principal loses its rights, and FindCoordinator is denied.
             3. If that were an abortable error, the abort could not be allowed, as in any doubt.
         """
-        self._retry(error, now_ms)
+        self._retries.failed(error, now_ms)
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""
@@ -914,22 +895,18 @@ class Transactions:
         return isinstance(request, EndTxn)
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
-        kind = errors.for_code(code)
-        text = f"{what} for transactional id {self.transactional_id!r} at {where}"
-        if message:
-            text += f": {message}"
-        if kind.description:
-            text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
-        if kind is errors.InvalidTransactionTimeoutError:
-            text += (
-                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise "
+        place = f"{what} for transactional id {self.transactional_id!r} at {where}"
+        error = refusal(code, place, message, self.transactional_id)
+        if isinstance(error, errors.InvalidTransactionTimeoutError):
+            advice = (
+                f"transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise "
                 "transaction.max.timeout.ms on the brokers"
             )
-        elif code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"
         elif code in _FORMER_MEMBER:
-            text += (
-                ": abort the transaction, let the consumer rejoin its group by polling, and read again from "
+            advice = (
+                "abort the transaction, let the consumer rejoin its group by polling, and read again from "
                 "the committed offsets"
             )
-        return kind(text)
+        else:
+            return error
+        return type(error)(f"{error.args[0]}: {advice}")

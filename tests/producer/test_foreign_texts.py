@@ -23,7 +23,7 @@ from cyproducer.cli.main import main
 from cyproducer.config import ProducerConfig
 from cyproducer.config.option_kinds import Secret
 from cyproducer.config.proxy import Proxy
-from cyproducer.control.transaction_ending import refusal
+from cyproducer.control.coordinator import refusal
 from cyproducer.net.authentication import Authentication
 from cyproducer.net.proxy import ProxyStage
 from cyproducer.security import tls_errors
