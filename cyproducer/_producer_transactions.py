@@ -1,8 +1,8 @@
 """The calls of ``KafkaProducer`` that begin and end transactions, and their twins for asyncio.
 
 Owns arguments, default timeouts, and ``with producer.transaction()``. Does not own what is allowed when
-(``control/transactions``), or waiting (``clients/transaction_client``). Every method is thread-safe, but the
-records of several threads go to the same transaction.
+(``control/transaction_machine``), or waiting (``clients/transaction_client``). Every method is thread-safe,
+but the records of several threads go to the same transaction.
 """
 
 import logging
@@ -197,7 +197,7 @@ class TransactionalCalls:
 
     def _transactions(self, method: str) -> "TransactionClient":
         self._not_in_callback(method)
-        client = self._runtime.client.transactions
+        client = self._runtime.client.transaction_client
         if client is None:
             raise errors.IllegalStateError(
                 f"{method}() needs a transactional_id, and this producer has none: "

@@ -208,9 +208,9 @@ class Runtime:
                 # A thread in send() is still compressing a batch; it finishes soon.
                 self.accumulator.flush(0.01)
         finally:
-            if self.client.transactions is not None:
+            if self.client.transaction_client is not None:
                 # Nobody answers calls any more.
-                self.client.transactions.end(
+                self.client.transaction_client.end(
                     self._end_error or errors.ProducerClosedError("the producer was closed")
                 )
             self.sender.release()
@@ -250,7 +250,7 @@ class Runtime:
 
         The records' callbacks run before the transaction ends, but for an abort.
         """
-        client = self.client.transactions
+        client = self.client.transaction_client
         assert client is not None
         deadline = monotonic_s() + timeout_s
         awaits_callbacks = event is not Event.ABORT and self.callbacks.started
@@ -289,8 +289,8 @@ class Runtime:
                 self._close_lock.release()
 
     def _close(self, timeout_s: float, unasked: bool) -> int:
-        if self.client.transactions is not None:
-            self._close_transaction(self.client.transactions)
+        if self.client.transaction_client is not None:
+            self._close_transaction(self.client.transaction_client)
             self.accumulator.refusal = None
         self.accumulator.close()
         # Greenlets of one thread, and signal handlers, may be in here at the same time. Whichever comes first

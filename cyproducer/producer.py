@@ -164,7 +164,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
                 self._finalizer = weakref.finalize(self, finish, runtime)
                 self._finalizer.atexit = False
                 _process_hooks.watch_worker_exit()
-            transactions = runtime.client.transactions
+            transactions = runtime.client.transaction_client
             if self._extensions is not None:
                 self._extensions.use(runtime.client)
             self._open_path(

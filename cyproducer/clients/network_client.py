@@ -144,7 +144,7 @@ class NetworkClient:
             self.diagnosis,
         )
         #: The transactions; None without a transactional id.
-        self.transactions: TransactionClient | None = None
+        self.transaction_client: TransactionClient | None = None
         # Obtains the producer id.
         self._identity: ProducerIdClient | TransactionClient
         if config.transactional_id is None:
@@ -152,7 +152,7 @@ class NetworkClient:
                 config, sender, idempotence, self._backoff, self._log_limit, rng, self._connector
             )
         else:
-            self._identity = self.transactions = TransactionClient(
+            self._identity = self.transaction_client = TransactionClient(
                 config,
                 sender,
                 idempotence,
@@ -162,7 +162,7 @@ class NetworkClient:
                 self._nodes,
                 self.diagnosis,
             )
-            self.fates.transactions = self.transactions.machine
+            self.fates.transaction_machine = self.transaction_client.machine
         #: What programs ask brokers, beyond what a producer asks.
         self.application_requests = ApplicationRequests(
             config, sender, self._connector, self._nodes, self.diagnosis
@@ -456,8 +456,8 @@ class NetworkClient:
         self._connector.on_frame(connection, number, frame, now_ms)
 
     def _on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
-        if self.transactions is not None:
-            self.transactions.on_features(response, now_ms)
+        if self.transaction_client is not None:
+            self.transaction_client.on_features(response, now_ms)
 
     def _on_authenticated(self) -> None:
         self._denied = None
@@ -758,8 +758,8 @@ class NetworkClient:
 
     def _failed(self, records: int, error: BaseException, text: str, *args: Any) -> None:
         """Logs failed records, at most one line per second and kind. Their transaction fails, too."""
-        if self.transactions is not None:
-            self.transactions.note_lost(error)
+        if self.transaction_client is not None:
+            self.transaction_client.note_lost(error)
         self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())
 
     def close(self) -> None:
@@ -767,7 +767,7 @@ class NetworkClient:
         self._log_limit.flush(math.inf)
         self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")
-        if self.transactions is not None:
-            self.transactions.end(self._fatal)
+        if self.transaction_client is not None:
+            self.transaction_client.end(self._fatal)
         self.application_requests.end(self._fatal)
         self._announce()

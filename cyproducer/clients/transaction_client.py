@@ -1,8 +1,8 @@
 """Carries out transactions: sends their requests, and makes application threads wait for their calls.
 
-Owns the threads that wait, and applying the state of ``control/transactions`` to the sender: which records
-are accepted, under which identity they are sent, and which are given up. Does not decide
-(``control/transactions``) or connect (``connector``).
+Owns the threads that wait, and applying the state of ``control/transaction_machine`` to the sender: which
+records are accepted, under which identity they are sent, and which are given up. Does not decide
+(``control/transaction_machine``) or connect (``connector``).
 
 ``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
 "From application threads" may be called from any thread.
@@ -30,6 +30,7 @@ from cyproducer.control.transaction_calls import (
     ResumeCall,
     State,
 )
+from cyproducer.control.transaction_machine import TransactionMachine
 from cyproducer.control.transaction_requests import (
     FIRST,
     HIGHEST_PRODUCE,
@@ -44,7 +45,6 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
     Request,
 )
-from cyproducer.control.transactions import Transactions
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector, encode_api_versions
@@ -111,7 +111,7 @@ class TransactionClient:
         self._diagnosis = diagnosis
         self._log = Log("cyproducer", config.client_id)
         #: The decisions.
-        self.machine = Transactions(self._id, config.transaction_timeout_ms, backoff, rng)
+        self.machine = TransactionMachine(self._id, config.transaction_timeout_ms, backoff, rng)
         self.machine.on_failure = sender.request_control
         # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
         # application threads, emptied by the sender thread.
@@ -481,21 +481,21 @@ class TransactionClient:
             self._changed.notify_all()
 
 
-def _on_level(machine: Transactions, response: ApiVersionsResponse, where: str, now_ms: float) -> None:
+def _on_level(machine: TransactionMachine, response: ApiVersionsResponse, where: str, now_ms: float) -> None:
     if response.error_code:
         machine.on_level_unknown(now_ms)
     else:
         machine.on_level(response.features_epoch, level_of(response), now_ms)
 
 
-_REQUESTS: dict[type, tuple[Api, Callable[[Transactions, Any, str, float], None]]] = {
-    FindCoordinator: (FIND_COORDINATOR, Transactions.on_coordinator),
-    InitProducerId: (INIT_PRODUCER_ID, Transactions.on_init),
-    AddPartitions: (ADD_PARTITIONS_TO_TXN, Transactions.on_partitions),
-    AddOffsets: (ADD_OFFSETS_TO_TXN, Transactions.on_offsets_added),
-    CommitOffsets: (TXN_OFFSET_COMMIT, Transactions.on_offsets_committed),
-    EndTxn: (END_TXN, Transactions.on_ended),
-    AskMarkers: (DESCRIBE_TRANSACTIONS, Transactions.on_markers),
+_REQUESTS: dict[type, tuple[Api, Callable[[TransactionMachine, Any, str, float], None]]] = {
+    FindCoordinator: (FIND_COORDINATOR, TransactionMachine.on_coordinator),
+    InitProducerId: (INIT_PRODUCER_ID, TransactionMachine.on_init),
+    AddPartitions: (ADD_PARTITIONS_TO_TXN, TransactionMachine.on_partitions),
+    AddOffsets: (ADD_OFFSETS_TO_TXN, TransactionMachine.on_offsets_added),
+    CommitOffsets: (TXN_OFFSET_COMMIT, TransactionMachine.on_offsets_committed),
+    EndTxn: (END_TXN, TransactionMachine.on_ended),
+    AskMarkers: (DESCRIBE_TRANSACTIONS, TransactionMachine.on_markers),
     AskLevel: (API_VERSIONS, _on_level),
 }
 """What is sent for a request of the machine, and what takes the response."""

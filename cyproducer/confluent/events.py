@@ -90,7 +90,7 @@ class Events:
 
         ``error_cb`` does not get it, as with confluent-kafka.
         """
-        transactions = runtime.client.transactions
+        transactions = runtime.client.transaction_client
         if transactions is None or transactions.machine.state is not State.FATAL_ERROR:
             return
         with self._lock:

@@ -373,7 +373,7 @@ class Producer(ProducePath):
                 KafkaError(KafkaError._NOT_CONFIGURED, f"{name}() needs the option transactional.id")
             )
         # In a forked child this makes a new runtime, and a new _one_call.
-        transactions = engine._runtime.client.transactions
+        transactions = engine._runtime.client.transaction_client
         assert transactions is not None
         with self._one_call(name):
             try:

@@ -28,7 +28,7 @@ from cyproducer.control.idempotence import (
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import LastErrors, RetryPolicy
-from cyproducer.control.transactions import MARKERS_LAST_MS, Transactions
+from cyproducer.control.transaction_machine import MARKERS_LAST_MS, TransactionMachine
 from cyproducer.errors.error_code import ErrorCode
 
 
@@ -79,7 +79,7 @@ class FatePolicy:
         self._diagnosis = diagnosis
         self._last_errors = LastErrors(retry.delivery_timeout_ms)
         #: The producer's transactions; None without a transactional id.
-        self.transactions: Transactions | None = None
+        self.transaction_machine: TransactionMachine | None = None
         #: Partitions whose new leader the current response named: their batches need no backoff (KIP-951).
         self.new_leaders: set[tuple[str, int]] = set()
 
@@ -99,8 +99,8 @@ class FatePolicy:
         """
         where = f"{batch.topic}-{batch.partition}"
         more = ""
-        if self.transactions is not None and failure.code in FENCING_ERRORS:
-            more = self.transactions.age(now_ms)
+        if self.transaction_machine is not None and failure.code in FENCING_ERRORS:
+            more = self.transaction_machine.age(now_ms)
         error = _error_of(batch, where, failure, more)
         self._last_errors.note(batch.topic, batch.partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
@@ -111,9 +111,11 @@ class FatePolicy:
             verdict = Verdict(fate, maybe_written=maybe)
         elif batch.abandoned:
             verdict = Verdict(Fate.FAIL, 0, error, maybe)
-        elif self.transactions is not None and self.transactions.failed:
+        elif self.transaction_machine is not None and self.transaction_machine.failed:
             # What it failed of is known; this batch would only come later.
-            verdict = Verdict(Fate.FAIL, 0, errors.told(self.transactions.record_error(), maybe), maybe)
+            verdict = Verdict(
+                Fate.FAIL, 0, errors.told(self.transaction_machine.record_error(), maybe), maybe
+            )
         elif failure.code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             self._say(
                 logging.INFO, now_ms, "%s: %d records are too large together: %s", where, batch.records, error
@@ -135,7 +137,7 @@ class FatePolicy:
                 error,
             )
             verdict = Verdict(Fate.EXCLUDE)
-        elif failure.code in CONTENT_ERRORS and not maybe and self.transactions and self._can_drop():
+        elif failure.code in CONTENT_ERRORS and not maybe and self.transaction_machine and self._can_drop():
             verdict = Verdict(Fate.REFUSE, 0, self._final(batch, where, error, maybe, now_ms))
         elif self._metadata.is_gone(batch.topic, batch.partition):
             error = self._gone(batch)
@@ -170,21 +172,21 @@ class FatePolicy:
 
     def _can_drop(self) -> bool:
         """Whether refused records may fail, and the others go on."""
-        return self.transactions is None or self.transactions.drops_refused
+        return self.transaction_machine is None or self.transaction_machine.drops_refused
 
     def cannot_move(self, place: Place) -> None:
         """Behind refused records, a batch that may still come late would get other sequences. So the open
         transaction cannot go on without those records."""
-        assert self.transactions is not None
+        assert self.transaction_machine is not None
         error = errors.KafkaError(
             "{}-{}: records were refused, and a request for those behind them got no response".format(*place)
         )
-        self.transactions.fail(error, 0, True)
+        self.transaction_machine.fail(error, 0, True)
 
     def _lose(self, batch: BatchFacts, error: BaseException, code: int = 0) -> None:
         """A batch fails: the open transaction cannot be committed."""
-        if self.transactions is not None:
-            self.transactions.fail(error, code, batch.sequenced)
+        if self.transaction_machine is not None:
+            self.transaction_machine.fail(error, code, batch.sequenced)
 
     def _given_up(self, batch: BatchFacts, on_wire: bool) -> tuple[bool, tuple[Order, ...]]:
         """Returns whether the log may have a batch that fails without a response, and the orders."""

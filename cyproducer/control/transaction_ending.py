@@ -54,6 +54,7 @@ from typing import NamedTuple
 from cyproducer import errors
 from cyproducer.control.coordinator import MOVED, Retries, refusal
 from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_machine import FENCED
 from cyproducer.control.transaction_requests import (
     FIRST,
     SECOND,
@@ -63,7 +64,6 @@ from cyproducer.control.transaction_requests import (
     FindCoordinator,
     InitProducerId,
 )
-from cyproducer.control.transactions import FENCED
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import PreparedTransaction
 from cyproducer.wire.responses import (

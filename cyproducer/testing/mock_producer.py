@@ -76,7 +76,7 @@ class _Client:
         self._apply = runtime.apply
         self._closed = False
         self.view = ClusterView({}, {}, None, None)
-        self.transactions = transactions
+        self.transaction_client = transactions
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         self._apply(name)

@@ -1,7 +1,7 @@
 """The transactions of a ``MockProducer``: ``KafkaProducer``'s own, with a coordinator that agrees at once.
 
 Owns the coordinator's answers. Does not own what is allowed when, or which error comes of it
-(``control/transactions``), or what becomes of the records (``clients/transaction_client``).
+(``control/transaction_machine``), or what becomes of the records (``clients/transaction_client``).
 
 There is no sender thread: each call is carried out by the thread that makes it, under the runtime's lock.
 """

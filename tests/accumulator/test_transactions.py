@@ -492,7 +492,7 @@ def test_a_part_that_is_split_again_keeps_the_sequences_too() -> None:
 def dropping() -> tuple[TransactionRig, Play]:
     rig, play = rigged(batch_size=1 << 16, linger_ms=1), Play().written()
     play.machine.drops_refused = True
-    rig.fates.transactions = play.machine
+    rig.fates.transaction_machine = play.machine
     return rig, play
 
 
@@ -629,8 +629,8 @@ def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
         rig.end()
         rig.begin()
         rig.open()
-        rig.fates.transactions = Play().written().machine
-        rig.fates.transactions.drops_refused = True
+        rig.fates.transaction_machine = Play().written().machine
+        rig.fates.transaction_machine.drops_refused = True
         for value in (b"a", b"b", b"c"):
             rig.send("t", value, partition=0)
             rig.advance_ms(1)
@@ -661,7 +661,7 @@ def test_without_a_transaction_a_split_still_takes_a_new_epoch() -> None:
 def failing(rig: TransactionRig) -> Play:
     """Gives the rig's decisions a real machine."""
     play = Play(2).written()
-    rig.fates.transactions = play.machine
+    rig.fates.transaction_machine = play.machine
     return play
 
 

@@ -289,7 +289,7 @@ def test_all_futures_are_set_when_an_abort_returns(cluster: ScriptedCluster) -> 
             future = await producer.send("orders", b"v", partition=1)
             aborting = asyncio.create_task(producer.abort_transaction())
             await runs_on(blocking.failed)
-            machine = producer._producer._runtime.client.transactions.machine
+            machine = producer._producer._runtime.client.transaction_client.machine
             await runs_on(lambda: machine.state is State.READY)
             assert not aborting.done()
             go_on.set()

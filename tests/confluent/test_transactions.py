@@ -190,7 +190,7 @@ def test_a_commit_that_fails_at_once_has_reported_the_records(broker: EmbeddedBr
     producer.begin_transaction()
     broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
     producer.produce("orders", b"v", on_delivery=lambda error, _: reports.append(error and error.name()))
-    transactions = producer._engine()._runtime.client.transactions
+    transactions = producer._engine()._runtime.client.transaction_client
     assert transactions is not None
     until(lambda: transactions.machine.failed, "the failure of the record")
     assert refused(producer.commit_transaction)[0] == "TOPIC_AUTHORIZATION_FAILED"

@@ -1,13 +1,14 @@
 """A pure machine of transactions, and a coordinator that answers as a test says. No network, no clock.
 
-``Play`` steps ``Transactions`` by hand: a request is what the machine asks for next, and each answer is given
-with a call.
+``Play`` steps ``TransactionMachine`` by hand: a request is what the machine asks for next, and each answer is
+given with a call.
 """
 
 from typing import Any
 
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
+from cyproducer.control.transaction_machine import TransactionMachine
 from cyproducer.control.transaction_requests import (
     SECOND,
     AddOffsets,
@@ -20,7 +21,6 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
     Request,
 )
-from cyproducer.control.transactions import Transactions
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
@@ -47,7 +47,7 @@ class Play:
     """A machine at ``now_ms``; ``level``: of transaction.version, as the brokers tell it."""
 
     def __init__(self, level: int = 2, timeout_ms: float = 60_000) -> None:
-        self.machine = Transactions(
+        self.machine = TransactionMachine(
             "tx", timeout_ms, ExponentialBackoff(BACKOFF_MS, 1000, jitter=0), lambda: 0.5
         )
         self.now_ms = 1_000_000.0

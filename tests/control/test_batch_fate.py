@@ -14,8 +14,8 @@ from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.control.transaction_calls import Event as Calls
 from cyproducer.control.transaction_calls import State
+from cyproducer.control.transaction_machine import MARKERS_LAST_MS
 from cyproducer.control.transaction_requests import FIRST, SECOND, EndTxn, InitProducerId
-from cyproducer.control.transactions import MARKERS_LAST_MS
 from cyproducer.errors import (
     DeliveryTimeoutError,
     KafkaConnectionError,
@@ -291,7 +291,7 @@ class TransactionCase(Case):
         super().__init__(retries, transactional=True)
         self.play = Play(level).written()
         self.machine = self.play.machine
-        self.policy.transactions = self.machine
+        self.policy.transaction_machine = self.machine
 
     def requests_of_abort(self) -> list[object]:
         self.play.call(Calls.ABORT)

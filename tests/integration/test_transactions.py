@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.control.transactions import LEVEL_AGE_MS
+from cyproducer.control.transaction_machine import LEVEL_AGE_MS
 from tests.integration.transaction_rig import SETTLING_S, TransactionRig, await_assignment, member
 from tests.programs import Program
 from tools.harness.kafka_cluster import KafkaCluster
@@ -238,7 +238,7 @@ import sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 from cyproducer import KafkaProducer, errors
-from cyproducer.control.transactions import LEVEL_AGE_MS
+from cyproducer.control.transaction_machine import LEVEL_AGE_MS
 
 servers, transactional_id, timeout_ms, topic = sys.argv[1:]
 producer = KafkaProducer(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cyproducer import KafkaProducer, errors, transactions
-from cyproducer.control.transactions import LEVEL_AGE_MS
+from cyproducer.control.transaction_machine import LEVEL_AGE_MS
 from cyproducer.transactions import Ended, Outcome, PreparedTransaction, TransactionAdmin
 from tests.integration.transaction_rig import TransactionRig
 from tests.programs import Program, program_environment

@@ -1,7 +1,7 @@
 """Transactions of whole producers, on the wire: which requests, in which order, after which answers.
 
 The scripted coordinator finds nothing wrong by itself: a test gives the errors. The rules of the machine have
-tests of their own, in ``tests/control/test_transactions.py``.
+tests of their own, in ``tests/control/test_transaction_machine.py``.
 """
 
 import threading

@@ -30,7 +30,7 @@ def transacting(cluster: ScriptedCluster, **given: Any) -> Iterator[KafkaProduce
 
 
 def client_of(producer: KafkaProducer) -> TransactionClient:
-    client = producer._runtime.client.transactions
+    client = producer._runtime.client.transaction_client
     assert client is not None
     return client
 

@@ -115,7 +115,7 @@ class Client:
         )
         self.sender.attach_control(self.control, self.control.fates)
         self.accumulator.on_topic_needed = self.control.want_topic
-        transactions = self.control.transactions
+        transactions = self.control.transaction_client
         on_refused = None if transactions is None else transactions.note_refused
         self.path = SendPath()
         self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None, on_refused)

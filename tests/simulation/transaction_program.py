@@ -158,7 +158,7 @@ class TransactionalClient(Client):
 
     @property
     def transactions(self) -> TransactionClient:
-        found = self.control.transactions
+        found = self.control.transaction_client
         assert found is not None
         return found
 

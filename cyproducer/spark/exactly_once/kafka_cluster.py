@@ -409,6 +409,6 @@ def _prepared(transaction: TaskTransaction) -> PreparedTransaction:
 
 
 def _client(producer: KafkaProducer) -> "TransactionClient":
-    client = producer._runtime.client.transactions
+    client = producer._runtime.client.transaction_client
     assert client is not None
     return client

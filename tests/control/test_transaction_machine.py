@@ -12,6 +12,7 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.control.transaction_calls import TABLE, Call, Event, Prepared, ResumeCall, State, diagram
+from cyproducer.control.transaction_machine import FENCING_EPOCH, LEVEL_AGE_MS, MARKERS_LAST_MS
 from cyproducer.control.transaction_requests import (
     FIRST,
     HIGHEST_PRODUCE,
@@ -25,7 +26,6 @@ from cyproducer.control.transaction_requests import (
     FindCoordinator,
     InitProducerId,
 )
-from cyproducer.control.transactions import FENCING_EPOCH, LEVEL_AGE_MS, MARKERS_LAST_MS
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.responses import (
     AddPartitionsToTxnResponse,

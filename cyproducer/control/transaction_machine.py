@@ -118,7 +118,7 @@ _FORMER_MEMBER = frozenset(
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
-class Transactions:
+class TransactionMachine:
     """The transactions of one producer. See the rules in the module's docstring."""
 
     def __init__(
