@@ -106,11 +106,7 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
 
 @pytest.mark.slow
 def test_the_histories_of_transactions_contain_every_kind_of_trouble() -> None:
-    lines: list[str] = []
-    for seed in range(1, 400):
-        run_transaction_history(seed, lines.append)
-    text = "\n".join(lines)
-    for trouble in (
+    missing = {
         "bytes still reach the broker",
         "swallows everything",
         "handles zombie request",
@@ -145,5 +141,13 @@ def test_the_histories_of_transactions_contain_every_kind_of_trouble() -> None:
         *(f"v5: ({code}, -1" for code in (14, 15, 16, 48, 51, 90)),
         *(f"({code}, -1)" for code in (6, 10, 19, 29, 45, 47, 48, 49, 51, 87, 120)),
         "error 53, identity (-1, -1)",
-    ):
-        assert trouble in text, trouble
+    }
+    for seed in range(1, 1500):
+        lines: list[str] = []
+        run_transaction_history(seed, lines.append)
+        text = "\n".join(lines)
+        missing = {trouble for trouble in missing if trouble not in text}
+        if not missing:
+            # Rare ones are in one history of some hundreds, and which these are changes with each draw.
+            return
+    assert not missing
