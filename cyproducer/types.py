@@ -16,8 +16,7 @@ from selectors import BaseSelector
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict
 
-from cyproducer.producer import ProducerRecord
-from cyproducer.structs import RecordMetadata
+from cyproducer.structs import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     # Checkers bring their own typing_extensions. Defaults (PEP 696) let programs write a bare KafkaProducer.
