@@ -1,7 +1,7 @@
 """The open producers of this process, for the exporters, and the labels that keep their series distinct.
 
 Owns the number of each producer among those with the same ``client_id``. Does not own the list of runtimes
-(``runtime``), names and forms (``observability/exports``) or the exporters.
+(``_runtime``), names and forms (``observability/exports``) or the exporters.
 
 Two series must not have the same labels. So while several producers have the same ``client_id``, all but one
 get the label ``producer`` with a number, 2 or higher. A producer keeps its number as long as it is open. Then

@@ -1,7 +1,8 @@
 """``KafkaProducer``: the public API.
 
 Owns the options, closing, and the contract of the public methods. Does not own sending (``callers``), the
-accumulator, the sender or the threads (``runtime``). ``docs/design.md`` follows a record through all of them.
+accumulator, the sender or the threads (``_runtime``). ``docs/design.md`` follows a record through all of
+them.
 
 Every method is thread-safe. ``_process_hooks.py`` says what a fork does to a producer.
 """

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: a collector for ``prometheus_client``. ``docs/metrics.md`` lists the names.
 
 Owns the conversion of readings to ``prometheus_client``'s families. Does not own names and forms
-(``observability/exports``) or the list of producers (``live``).
+(``observability/exports``) or the list of producers (``_open_producers``).
 
 Needs prometheus_client: ``pip install 'cyproducer[prometheus]'``.
 """

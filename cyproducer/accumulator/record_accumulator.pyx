@@ -1,9 +1,9 @@
 """Appends records to batches: one batch queue per partition.
 
 Owns appending, sealing (compression), and the bytes that batches reserve in the pool. Completing, failing and
-re-enqueueing batches is inherited (``incomplete_batches``). Does not own the records of topics without
+re-enqueueing batches is inherited (``batch_outcomes``). Does not own the records of topics without
 metadata (``parked_records``), the lists of ready partitions (``ready_partitions``), the choice of a partition
-(``builtin_partitioner``), topics and brokers (``topology``), or sending.
+(``builtin_partitioner``), topics and brokers (``partition_table``), or sending.
 
 Threads: ``append`` runs on any application thread, usually with the GIL; the rest on the sender. One mutex
 guards everything. It is held for the tens of nanoseconds of an append, never while compressing, sending,

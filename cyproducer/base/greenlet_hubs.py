@@ -1,7 +1,8 @@
 """How the hubs of gevent and eventlet switch from a greenlet that waits, and back.
 
-Owns everything that knows these libraries' interfaces, but for ``originals``. Does not own who waits for
-what, or the waking from other threads (``hubs``). Imports neither. Everything runs on the hub's own thread.
+Owns everything that knows these libraries' interfaces, but for ``unpatched``. Does not own who waits for
+what, or the waking from other threads (``greenlets``). Imports neither. Everything runs on the hub's own
+thread.
 """
 
 import sys
@@ -78,7 +79,7 @@ def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
 
 
 def renew() -> None:
-    """In a forked child: see ``hubs.renew``."""
+    """In a forked child: see ``greenlets.renew``."""
     found = _hub()
     if found is not None and (bell := found[1].__dict__.get(_NAME)) is not None:
         bell.renew()

@@ -1,7 +1,7 @@
 """Lets greenlets of gevent and eventlet wait without stopping the other greenlets of their thread.
 
 Owns which greenlets wait for what, waking them from any thread, and what locks and events of this package are
-in a patched process. Does not own how a hub switches greenlets (``hub_kinds``) or the conditions.
+in a patched process. Does not own how a hub switches greenlets (``greenlet_hubs``) or the conditions.
 
 A condition of POSIX threads would stop the whole thread. So a greenlet is listed under the condition's
 address, with the condition's mutex held, and switches to its hub. The thread that signals the condition holds

@@ -1,8 +1,8 @@
 """The future of one call that sent many rows, and the offsets of these rows.
 
 Owns ``BulkFuture`` and its results, ``BulkMetadata`` and ``RowOffsets``. Does not own the rows' segments
-(``segments``), the batches' outcomes (``delivery``) or the callback thread (``futures/callback_thread``). Any
-thread may query it, wait or add callbacks.
+(``bulk_segments``), the batches' outcomes (``delivery``) or the callback thread
+(``futures/callback_thread``). Any thread may query it, wait or add callbacks.
 
 Waiting for all rows is waiting for one batch after the other: there are few, and most are done by then.
 Callbacks work the same way: a ``RecordFuture`` in the first batch without an outcome calls ``_follow``, which

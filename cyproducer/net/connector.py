@@ -1,6 +1,6 @@
 """Opens and closes connections to brokers: name resolution, connecting, the handshake, idle connections.
 
-Carries out the decisions of ``control.connections`` on the sockets that it opens, and performs the
+Carries out the decisions of ``control.node_states`` on the sockets that it opens, and performs the
 ApiVersions handshake. Does not decide which broker is needed (``network_client``), and does not read or write
 (``sender``).
 

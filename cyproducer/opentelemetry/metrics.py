@@ -1,8 +1,8 @@
 """Metrics for OpenTelemetry: instruments that read producers' counters when a reader collects.
 
 Owns the instruments, their attributes, and what was recorded of each histogram. Does not own names, units and
-forms (``observability/exports``), the labels of producers (``live``) or any reader or exporter, which the
-program configures.
+forms (``observability/exports``), the labels of producers (``_open_producers``) or any reader or exporter,
+which the program configures.
 
 Counters and gauges are observable instruments. OpenTelemetry has no observable histogram, so each collection
 records what the producer's histograms have gained since the last one, value by value, in ordinary histograms.
