@@ -1,6 +1,6 @@
 """``KafkaProducer``: the public API.
 
-Owns the options, closing, and the contract of the public methods. Does not own sending (``callers``), the
+Owns the options, closing, and the contract of the public methods. Does not own sending (``send``), the
 accumulator, the sender or the threads (``_runtime``). ``docs/design.md`` follows a record through all of
 them.
 
