@@ -563,6 +563,7 @@ def _is_ipv6(host: str) -> bool:
         return False
     try:
         socket.inet_pton(socket.AF_INET6, address)
-    except OSError:
+    # ValueError: it has a null character.
+    except (OSError, ValueError):
         return False
     return True

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer.config import ProducerConfig
@@ -292,6 +292,7 @@ def test_any_list_of_servers_yields_its_addresses(addresses: list[tuple[str, int
         assert ProducerConfig.from_kwargs(config.as_dict()).bootstrap_addresses == tuple(addresses)
 
 
+@example("::\x00")
 @given(st.text(max_size=30))
 def test_any_text_is_an_address_or_is_refused(entry: str) -> None:
     try:
