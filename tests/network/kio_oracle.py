@@ -47,13 +47,18 @@ def read_request(frame: bytes, cls: Any) -> tuple[Any, Any]:
     return header, body
 
 
-def write_response(entity: Any) -> bytes:
-    """Encodes a response, from its correlation id on."""
+def write(entity: Any, **header: Any) -> bytes:
+    """Encodes a request or a response, without its size prefix."""
     buffer = io.BytesIO()
-    header = type(entity).__header_schema__
-    entity_writer(header)(buffer, header(correlation_id=CORRELATION_ID))
+    kind = type(entity).__header_schema__
+    entity_writer(kind)(buffer, kind(**header))
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
+
+
+def write_response(entity: Any) -> bytes:
+    """Encodes a response, from its correlation id on."""
+    return write(entity, correlation_id=CORRELATION_ID)
 
 
 def milliseconds(value: int) -> Any:

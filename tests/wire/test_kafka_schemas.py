@@ -56,14 +56,8 @@ def theirs(fields: list[Any], common: dict[str, Any], limits: Versions, path: st
         kind, inside = field["type"], Versions(*versions)
         name = path + snake_case(field["name"])
         plain = kind.removeprefix("[]")
-        nullable = (
-            within(Versions.parse(field["nullableVersions"]), inside) if "nullableVersions" in field else None
-        )
-        tag = (
-            (field["tag"], within(Versions.parse(field["taggedVersions"]), inside))
-            if "tag" in field
-            else None
-        )
+        nullable = within(field["nullableVersions"], inside) if "nullableVersions" in field else None
+        tag = (field["tag"], within(field["taggedVersions"], inside)) if "tag" in field else None
         yield name, kind, versions, nullable, tag, str(field.get("default", "")).lower()
         if plain[0].isupper():
             yield from theirs(field.get("fields") or common[plain]["fields"], common, inside, f"{name}.")

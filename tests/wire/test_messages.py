@@ -1,24 +1,21 @@
 """Every declared message in every version, both ways, beside kio, which is generated from Kafka's schemas."""
 
 import datetime
-import io
 import uuid
 from dataclasses import fields, is_dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from cyproducer.wire import messages
 from cyproducer.wire.schema import NO_UUID, Api, Field, Message, Struct
+from tests.network.kio_oracle import read_request, schema, write
 
-kio_serial = pytest.importorskip("kio.serial", reason="kio is not installed")
-kio_errors = pytest.importorskip("kio.schema.errors", reason="kio is not installed")
-
-CODES = sorted(code.value for code in kio_errors.ErrorCode)
+CODES = sorted(code.value for code in ErrorCode)
 # Of each of 400 messages.
 EXAMPLES = settings().max_examples // 4
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -35,8 +32,7 @@ TEXTS = st.text(st.characters(categories=["L", "Nd"]), max_size=8)
 def of_kio(message: Message, version: int) -> Any:
     name = "".join(f"_{c.lower()}" if c.isupper() else c for c in message.name).lstrip("_")
     api, kind = name.rsplit("_", 1)
-    module = import_module(f"kio.schema.{api}.v{version}.{kind}")
-    return getattr(module, message.name)
+    return getattr(schema(api, version, kind), message.name)
 
 
 def number_of(field: Field, kafka_type: str) -> st.SearchStrategy[Any]:
@@ -110,7 +106,7 @@ def one_as_kio(field: Field, version: int, its: Any, value: Any) -> Any:
         return None if value is None else as_kio(field.kind, version, entity_of(its.type), value)
     match its.metadata["kafka_type"]:
         case "error_code":
-            return kio_errors.ErrorCode(value)
+            return ErrorCode(value)
         case "uuid":
             return None if value == NO_UUID else uuid.UUID(bytes=value)
         case "timedelta_i32" | "timedelta_i64":
@@ -118,22 +114,6 @@ def one_as_kio(field: Field, version: int, its: Any, value: Any) -> Any:
         case "datetime_i64":
             return EPOCH + datetime.timedelta(milliseconds=value)
     return value
-
-
-def written_by_kio(entity: Any, correlation_id: int, **header: Any) -> bytes:
-    buffer = io.BytesIO()
-    its = type(entity).__header_schema__
-    kio_serial.entity_writer(its)(buffer, its(correlation_id=correlation_id, **header))
-    kio_serial.entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
-def read_by_kio(frame: bytes, entity: Any) -> tuple[Any, Any]:
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    header, size = kio_serial.entity_reader(entity.__header_schema__)(frame, 4)
-    body, rest = kio_serial.entity_reader(entity)(frame, 4 + size)
-    assert 4 + size + rest == len(frame)
-    return header, body
 
 
 @pytest.mark.parametrize(("api", "version"), FROM_KIO)
@@ -144,11 +124,13 @@ def test_a_request_is_the_same_for_kio(api: Api, version: int, data: st.DataObje
     value = data.draw(values(root, version, entity))
     theirs = as_kio(root, version, entity, value)
     frame = api.encode_request(version, 5, "me", value)
-    header, body = read_by_kio(frame, entity)
+    header, body = read_request(frame, entity)
     assert body == theirs
     assert (header.correlation_id, header.client_id) == (5, "me")
     assert (header.request_api_key, header.request_api_version) == (api.key, version)
-    written = written_by_kio(theirs, 5, request_api_key=api.key, request_api_version=version, client_id="me")
+    written = write(
+        theirs, request_api_key=api.key, request_api_version=version, correlation_id=5, client_id="me"
+    )
     assert api.decode_request(written) == ((api.key, version, 5, "me"), value)
 
 
@@ -159,6 +141,6 @@ def test_a_response_is_the_same_for_kio(api: Api, version: int, data: st.DataObj
     root, entity = api.response.root, of_kio(api.response, version)
     value = data.draw(values(root, version, entity))
     theirs = as_kio(root, version, entity, value)
-    header, body = read_by_kio(api.encode_response(version, 5, value), entity)
+    header, body = read_request(api.encode_response(version, 5, value), entity)
     assert (header.correlation_id, body) == (5, theirs)
-    assert api.decode_response(version, written_by_kio(theirs, 5)) == value
+    assert api.decode_response(version, write(theirs, correlation_id=5)) == value
