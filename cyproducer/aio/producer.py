@@ -38,7 +38,7 @@ from cyproducer.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from cyproducer.futures.asyncio_bridge import LoopOutcomes
+from cyproducer.futures.asyncio_bridge import LoopOutcomes, deliver
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.records.record_batch import HEADER_BYTES
@@ -177,6 +177,7 @@ class AIOKafkaProducer:
             self._sends.path = None
         if self._stopping is not None:
             await in_thread(self._named("stop"), self._stopping.close)
+            deliver(asyncio.get_running_loop())
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -234,9 +235,14 @@ class AIOKafkaProducer:
         Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
         ``MessageSizeTooLargeError``, for example. The future gets later errors.
         """
-        found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
-        if found is None or isinstance(found, WouldBlock):
-            return await self._sent(found, topic, value, key, partition, timestamp_ms, headers)
+        blocked = None
+        try:
+            found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
+        except WouldBlock as reason:
+            # Nothing is raised from here: the reason would be its context.
+            found, blocked = None, reason
+        if found is None:
+            return await self._sent(blocked, topic, value, key, partition, timestamp_ms, headers)
         return found
 
     async def send_and_wait(
@@ -249,9 +255,13 @@ class AIOKafkaProducer:
         headers: Headers | None = None,
     ) -> RecordMetadata | None:
         """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
-        found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
-        if found is None or isinstance(found, WouldBlock):
-            found = await self._sent(found, topic, value, key, partition, timestamp_ms, headers)
+        blocked = None
+        try:
+            found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
+        except WouldBlock as reason:
+            found, blocked = None, reason
+        if found is None:
+            found = await self._sent(blocked, topic, value, key, partition, timestamp_ms, headers)
         outcome: RecordMetadata | None = await found
         return outcome
 
@@ -265,7 +275,7 @@ class AIOKafkaProducer:
         timestamp_ms: int | None,
         headers: Any,
     ) -> "asyncio.Future[RecordMetadata | None]":
-        """``send()``, if that is not done at once. ``blocked``: what ``Sends.usual`` returned."""
+        """``send()``, if that is not done at once. ``blocked``: what ``Sends.usual`` raised."""
         latest = self._sends.outcomes
         if blocked is None and latest is not None and latest.due():
             await asyncio.sleep(0)
@@ -308,8 +318,10 @@ class AIOKafkaProducer:
         """
         if self._producer is None:
             raise self._not_running("flush")
-        # The callbacks that it waits for wake up the loop before it does.
         await in_thread(self._named("flush"), self._producer.flush)
+        deliver(asyncio.get_running_loop())
+        # For tasks that await these futures: that of send_batch() sets another one.
+        await asyncio.sleep(0)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``request_timeout_ms``.
@@ -498,6 +510,9 @@ class AIOKafkaProducer:
             await in_thread(self._named(name), function, *arguments)
         except InvalidProducerEpochError as error:
             raise _fenced(error) from error
+        finally:
+            # The outcomes of the transaction's records are known.
+            deliver(asyncio.get_running_loop())
 
     def __repr__(self) -> str:
         state = "open" if self._producer is not None else "stopped" if self._closed else "not started"
@@ -516,8 +531,6 @@ def _commit(producer: KafkaProducer) -> None:
 
 def _abort(producer: KafkaProducer) -> None:
     producer.abort_transaction()
-    # The callbacks that set the futures have run, too.
-    producer.flush()
 
 
 def _fenced(error: InvalidProducerEpochError) -> ProducerFencedError:

@@ -18,10 +18,12 @@ class Sends:
     def __init__(self, ending: set[object]) -> None: ...
     def usual(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any
-    ) -> asyncio.Future[Any] | WouldBlock | None:
+    ) -> asyncio.Future[Any] | None:
         """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
 
         Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
+        Raises the ``WouldBlock`` that ``attempt()`` returns: a caller then has one check less to make for
+        each record.
         """
     def attempt(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any

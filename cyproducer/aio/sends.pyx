@@ -8,6 +8,8 @@ from cyproducer.send.extensions cimport Extensions
 from cyproducer.futures.delivery cimport FAILED, RecordFuture
 from cyproducer.futures.asyncio_bridge cimport LoopOutcomes
 
+from cyproducer.send.send_path import WouldBlock
+
 cdef object running_loop = asyncio._get_running_loop
 
 
@@ -26,7 +28,10 @@ cdef class Sends:
         """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
 
         Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
+        Raises the ``WouldBlock`` that ``attempt()`` returns: a caller then has one check less to make for
+        each record.
         """
+        cdef object sent
         if (
             self.path is None
             or self.ending
@@ -37,7 +42,10 @@ cdef class Sends:
             or self.outcomes.due()
         ):
             return None
-        return self.attempt(topic, value, key, partition, timestamp_ms, headers)
+        sent = self.attempt(topic, value, key, partition, timestamp_ms, headers)
+        if type(sent) is WouldBlock:
+            raise sent
+        return sent
 
     cpdef object attempt(self, topic, value, key, partition, timestamp_ms, headers):
         """Sends a record of a producer without interceptors. Returns the asyncio future that follows it.

@@ -3,8 +3,18 @@ from typing import Any
 
 from cyproducer.futures.delivery import RecordFuture
 
-class Group:
-    def __call__(self, outcome: object) -> None: ...
+def deliver(loop: asyncio.AbstractEventLoop) -> None:
+    """Sets the futures of the running ``loop`` whose batches have completed, without waiting for its next
+    turn.
+    """
+
+def disown() -> None:
+    """Forgets the parent's loops in a forked child."""
+
+class Group: ...
+
+class LoopInbox:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
 class LoopOutcomes:
     def __init__(
@@ -22,4 +32,3 @@ class LoopOutcomes:
         """Notes that the loop has run since the last record."""
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool: ...
     def follow(self, record: RecordFuture) -> asyncio.Future[Any]: ...
-    def _deliver(self) -> None: ...

@@ -1,32 +1,24 @@
-"""Passes outcomes of records to an asyncio loop: one callback per batch, one wake-up for many batches.
+"""Passes outcomes of records to an asyncio loop: one entry per batch, one wake-up for many batches.
 
-Owns the asyncio futures that follow ``RecordFuture``s, until they are set. Does not own the outcomes
-(``delivery``) or the thread that reports them (``futures/callback_thread``).
+Owns the asyncio futures that follow ``RecordFuture``s, until they are set, and one reader per loop, which
+sets them. Does not own the outcomes (``delivery``) or the way of a completed batch from the sender thread to
+the loop (``futures/loop_inbox``). No other thread has a part in it.
 
-All futures of a batch form a group, and only the group's first record has a callback: a batch completes as a
-whole. The callback thread appends the group to ``arrived``, and wakes up the loop unless a wake-up is already
-on its way:
-
-    callback thread                      loop's thread
-    arrived gets a group                 wake-up: woken = False
-    woken? -> done                       empties arrived, sets the futures
-    woken = True, wake up the loop
-
-Both columns run with the GIL, and each line is one step under it. So a group that the loop's thread does not
-see in ``arrived`` finds ``woken`` False, and causes another wake-up. ``groups`` belongs to the loop's thread.
+All futures of a batch form a group, because a batch completes as a whole. Everything here is for the loop's
+thread.
 """
 
 import asyncio
-import logging
 import weakref
-from collections import deque
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from cpython.weakref cimport PyWeakref_GetRef
 from libc.stdint cimport uintptr_t
 
+from cyproducer.base.forks import in_child
 from cyproducer.base.named_tuples cimport new_named, set_field
+from cyproducer.base.wakeup_fd import channel
 from cyproducer.futures.delivery cimport (
     FAILED,
     PENDING,
@@ -38,8 +30,18 @@ from cyproducer.futures.delivery cimport (
     fresh,
     place_of,
 )
+from cyproducer.futures.loop_inbox cimport (
+    announce_to,
+    inbox_close,
+    inbox_disown,
+    inbox_new,
+    inbox_pop,
+    inbox_unref,
+)
 
-log = logging.getLogger("cyproducer")
+cdef extern from "<unistd.h>" nogil:
+    int c_close "close"(int fd)
+    ssize_t c_read "read"(int fd, void* into, size_t size)
 
 cdef object Future = asyncio.Future
 
@@ -48,16 +50,103 @@ cdef enum:
     MOST_FOLLOWED = 4096
     SOME_FOLLOWED = 256
 
+#: For each loop that follows records of any producer, its ``LoopInbox``.
+cdef object inboxes = weakref.WeakKeyDictionary()
+
+
+cdef LoopInbox inbox_of(object loop):
+    cdef LoopInbox inbox = inboxes.get(loop)
+    cdef LoopInbox abandoned
+    if inbox is None:
+        # Futures refer to their loop: those that a closed loop left pending would keep it for ever.
+        for other in list(inboxes):
+            if other.is_closed():
+                abandoned = inboxes.pop(other)
+                abandoned.close()
+                abandoned.groups.clear()
+        inbox = LoopInbox(loop)
+        inboxes[loop] = inbox
+    return inbox
+
+
+def deliver(loop not None):
+    """Sets the futures of the running ``loop`` whose batches have completed, without waiting for its next
+    turn."""
+    cdef LoopInbox inbox = inboxes.get(loop)
+    if inbox is not None:
+        inbox.deliver()
+
+
+def disown():
+    """Forgets the parent's loops in a forked child."""
+    cdef LoopInbox inbox
+    for inbox in list(inboxes.values()):
+        inbox_disown(inbox.entries)
+        inbox.close()
+        inbox.groups.clear()
+    inboxes.clear()
+
+
+in_child(disown)
+
 
 cdef class Group:
-    """The futures of one loop that follow records of one batch. A callback of its first record."""
+    """The futures of one loop that follow records of one batch."""
 
     def __dealloc__(self):
         if self.delivery != NULL:
             delivery_unref(self.delivery)
 
-    def __call__(self, outcome):
-        self.outcomes.arrive(self)
+
+cdef class LoopInbox:
+    """The groups of one loop, and the descriptor through which the loop is woken up.
+
+    The descriptor stays registered until the loop is closed.
+    """
+
+    def __cinit__(self, loop):
+        self.groups = {}
+        self.read_fd, self.write_fd = channel()
+        self.entries = inbox_new(self.write_fd)
+        if self.entries == NULL:
+            raise MemoryError("no memory for the inbox of a loop")
+        loop.add_reader(self.read_fd, self._announced)
+
+    def __dealloc__(self):
+        if self.entries != NULL:
+            self.close()
+            inbox_unref(self.entries)
+
+    cdef void close(self) noexcept:
+        """Has nothing announced any more. For a loop that will not run again."""
+        inbox_close(self.entries)
+        if self.read_fd >= 0:
+            c_close(self.read_fd)
+            if self.write_fd != self.read_fd:
+                c_close(self.write_fd)
+        self.read_fd = -1
+
+    def _announced(self):
+        """Called when batches have completed."""
+        cdef char[512] announcements
+        # Non-blocking: deliver() may have been faster.
+        c_read(self.read_fd, announcements, sizeof(announcements))
+        self.deliver()
+
+    cdef int deliver(self) except -1:
+        cdef Delivery* d
+        cdef Group group
+        while True:
+            d = inbox_pop(self.entries)
+            if d == NULL:
+                return 0
+            try:
+                group = self.groups.pop(<uintptr_t>d, None)
+            finally:
+                delivery_unref(d)
+            while group is not None:
+                group.outcomes._settle(group)
+                group = group.other
 
 
 cdef class LoopOutcomes:
@@ -75,13 +164,12 @@ cdef class LoopOutcomes:
             without_metadata: their result is None.
         """
         self.loop = weakref.ref(loop)
+        self.inbox = inbox_of(loop)
         self.makes_own = (
             getattr(loop.create_future, "__func__", None) is asyncio.BaseEventLoop.create_future
         )
         self.kind = kind
         self.without_metadata = without_metadata
-        self.groups = {}
-        self.arrived = deque()
 
     def serves(self, loop):
         """Whether this is for ``loop``."""
@@ -92,7 +180,9 @@ cdef class LoopOutcomes:
 
         A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
         """
-        return self.followed >= MOST_FOLLOWED or (self.woken and self.followed >= SOME_FOLLOWED)
+        return self.followed >= MOST_FOLLOWED or (
+            self.followed >= SOME_FOLLOWED and self.inbox.entries.first != NULL
+        )
 
     def had_a_turn(self):
         """Notes that the loop has run since the last record."""
@@ -100,7 +190,7 @@ cdef class LoopOutcomes:
 
     cdef bint _serves(self, object loop) except -1:
         cdef PyObject* alive = NULL
-        if PyWeakref_GetRef(self.loop, &alive) <= 0:
+        if self.inbox.read_fd < 0 or PyWeakref_GetRef(self.loop, &alive) <= 0:
             return False
         Py_DECREF(<object>alive)
         return alive == <PyObject*>loop
@@ -122,68 +212,53 @@ cdef class LoopOutcomes:
 
     cdef int _join(self, RecordFuture record, object future) except -1:
         """Sets ``future`` if the outcome is known; else adds it to the group of the record's batch."""
+        cdef Group first
         cdef Group group
         cdef uintptr_t key
-        if record._state() != PENDING:
-            self._set(record, future)
-            return 0
-        key = <uintptr_t>record.delivery
-        group = self.groups.get(key)
-        if group is not None:
-            group.records.append(record)
-            group.futures.append(future)
-            return 0
-        group = Group.__new__(Group)
-        group.outcomes = self
-        group.records = [record]
-        group.futures = [future]
-        group.delivery = record.delivery
-        delivery_ref(group.delivery)
-        # Before the callback is added, which runs at once if the batch completes meanwhile.
-        self.groups[key] = group
-        try:
-            record.add_both(group)
-        except BaseException:
-            del self.groups[key]
-            raise
-        return 0
-
-    cdef int arrive(self, Group group) except -1:
-        """Hands a completed group to the loop's thread. Runs on any thread."""
-        cdef object loop
-        self.arrived.append(group)
-        if self.woken:
-            return 0
-        self.woken = True
-        loop = self.loop()
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(self._deliver)
+        cdef int announced
+        while record._state() == PENDING:
+            key = <uintptr_t>record.delivery
+            first = self.inbox.groups.get(key)
+            group = first
+            while group is not None and group.outcomes is not self:
+                group = group.other
+            if group is not None:
+                group.records.append(record)
+                group.futures.append(future)
                 return 0
-            except RuntimeError:
-                log.debug("the event loop was closed before its records completed")
-        # Nothing will ever run on that loop again.
-        self.groups.clear()
-        self.arrived.clear()
+            record._refuse_foreign()
+            group = Group.__new__(Group)
+            group.outcomes = self
+            group.other = first
+            group.records = [record]
+            group.futures = [future]
+            group.delivery = record.delivery
+            delivery_ref(group.delivery)
+            self.inbox.groups[key] = group
+            if first is not None:
+                # It will be announced to this loop.
+                return 0
+            announced = announce_to(group.delivery, self.inbox.entries)
+            if announced > 0:
+                return 0
+            del self.inbox.groups[key]
+            if announced < 0:
+                raise MemoryError("no memory to follow a record")
+        self._set(record, future)
         return 0
 
-    def _deliver(self):
-        """Sets the futures of all groups that have arrived. Runs on the loop's thread."""
-        cdef Group group
+    cdef int _settle(self, Group group) except -1:
+        """Sets the futures of a group whose batch has completed."""
         cdef Py_ssize_t i
-        self.woken = False
         self.followed = 0
-        while self.arrived:
-            group = self.arrived.popleft()
-            self.groups.pop(<uintptr_t>group.delivery, None)
-            for i in range(len(group.futures)):
-                future = group.futures[i]
-                try:
-                    # Some are for later: a batch that was divided completes in parts.
-                    self._join(<RecordFuture>group.records[i], future)
-                except asyncio.InvalidStateError:
-                    # It was cancelled.
-                    pass
+        for i in range(len(group.futures)):
+            try:
+                # Some are for later: a batch that was divided completes in parts.
+                self._join(<RecordFuture>group.records[i], group.futures[i])
+            except asyncio.InvalidStateError:
+                # It was cancelled.
+                pass
+        return 0
 
     cdef int _set(self, RecordFuture record, object future) except -1:
         cdef Delivery* d

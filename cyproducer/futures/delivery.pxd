@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
+from cyproducer.futures.loop_inbox cimport Announcement
 from cyproducer.futures.waiting cimport Sleeper
 
 cdef enum DeliveryState:
@@ -32,6 +33,7 @@ cdef struct Delivery:
     void* first_callback  # RecordFutures with callbacks, strong references, linked through `listed`
     void* last_callback
     int32_t callbacks     # how many futures are in that list
+    Announcement* announcements  # the loops that follow its records
     int64_t due_ns        # when it was added to `queue`
     CompletionList* queue  # runs the callbacks; outlives every pending delivery
     Delivery* next        # in `queue`

@@ -55,6 +55,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from cyproducer.futures.loop_inbox cimport Announcement, announce, announcements_free
 from cyproducer.futures.waiting cimport (
     list_greenlet,
     lock_of,
@@ -132,13 +133,15 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
             if d.forward[i].to != NULL:
                 delivery_unref(d.forward[i].to)
         free(d.forward)
+    announcements_free(d.announcements)
     free(d)
 
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
-    """Publishes the outcome, wakes waiting threads and passes callbacks to whoever runs them."""
+    """Publishes the outcome, wakes waiting threads and loops, and passes callbacks to whoever runs them."""
     cdef uint64_t one = 1
     cdef pthread_mutex_t* lock
+    cdef Announcement* announcements
     cdef CompletionList* queue
     cdef int32_t listed
     cyp_store32(&d.state, state)
@@ -148,7 +151,10 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     pthread_mutex_lock(lock)
     wake_waiters(d)
     listed = d.callbacks
+    announcements = d.announcements
+    d.announcements = NULL
     pthread_mutex_unlock(lock)
+    announce(announcements)
     if listed == 0:
         return
     delivery_ref(d)
@@ -286,6 +292,7 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef RecordFuture future
+    cdef Announcement* announcements
     cdef void* at
     pthread_mutex_lock(lock)
     at = d.first_callback
@@ -293,9 +300,13 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     d.last_callback = NULL
     d.callbacks = 0
     d.forward = targets
+    announcements = d.announcements
+    d.announcements = NULL
     cyp_store32(&d.state, FORWARDED)
     wake_waiters(d)
     pthread_mutex_unlock(lock)
+    # The loop then follows the targets.
+    announce(announcements)
     while at != NULL:
         future = <RecordFuture>at
         # `listed` is never NULL in between: a thread that adds a callback meanwhile must see the future
