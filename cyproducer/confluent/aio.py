@@ -270,6 +270,10 @@ class AIOProducer:
         """Asks a broker for topics: see ``Producer.list_topics``."""
         return await self._call("list_topics", topic, timeout)  # type: ignore[no-any-return]
 
+    async def cluster_id(self, timeout: float = -1) -> str | None:
+        """Asks a broker for the cluster's id: see ``Producer.cluster_id``."""
+        return await self._call("cluster_id", timeout)  # type: ignore[no-any-return]
+
     async def set_sasl_credentials(self, username: str, password: str) -> None:
         """Sets the credentials of later connections: see ``Producer.set_sasl_credentials``."""
         self._here("set_sasl_credentials")

@@ -275,10 +275,18 @@ class Producer(ProducePath):
 
         Creates no topic. Raises ``KafkaException`` with ``_TRANSPORT`` if no broker has answered in time.
         """
+        return self._listed(None if topic is None else [topic], timeout)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Asks a broker for the cluster's id (KIP-78); None if it has none. Waits, and raises, as
+        ``list_topics()`` does."""
+        return self._listed([], timeout).cluster_id
+
+    def _listed(self, topics: list[str] | None, timeout: float) -> ClusterMetadata:
         engine = self._engine()
         seconds = waitable(max(0.0, _deadline(timeout) - monotonic_s()))
         try:
-            wanted = None if topic is None else [legal_topic(topic)]
+            wanted = None if topics is None else [legal_topic(topic) for topic in topics]
             return cluster_metadata(engine._runtime.client.list_topics(wanted, seconds))
         except errors.KafkaTimeoutError as error:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT, str(error), retriable=True)) from error

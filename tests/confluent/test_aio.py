@@ -420,6 +420,7 @@ def test_topics_and_credentials(cluster: ScriptedCluster) -> None:
     async def main() -> None:
         async with made(cluster) as producer:
             found = await producer.list_topics("orders", WAIT_S)
+            assert await producer.cluster_id(WAIT_S) == found.cluster_id is not None
             assert list(found.topics) == ["orders"]
             await producer.set_sasl_credentials("a", "b")
             with pytest.raises(TypeError, match="password: must be str"):

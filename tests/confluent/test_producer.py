@@ -441,6 +441,15 @@ def test_list_topics_describes_the_cluster(cluster: ScriptedCluster, make: Make)
     assert cluster.nodes[broker.id].address in found.orig_broker_name
 
 
+def test_cluster_id_is_that_of_the_metadata(cluster: ScriptedCluster, make: Make) -> None:
+    producer = make()
+    described = producer.list_topics(timeout=WAIT_S).cluster_id
+    assert described
+    assert producer.cluster_id(WAIT_S) == described
+    # It needs no description of the topics.
+    assert cluster.received(METADATA)[-1].topics == []
+
+
 def test_list_topics_of_one_topic_creates_none(cluster: ScriptedCluster, make: Make) -> None:
     producer = make()
     assert list(producer.list_topics("orders", WAIT_S).topics) == ["orders"]
