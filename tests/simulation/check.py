@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
+from cyproducer.testing.broker.partitions import Entry
 from tests.network.scripted_wire import PRODUCE
 from tests.simulation.check_sasl import check_sasl
 from tests.simulation.client import Sent
 from tests.simulation.history import PROBE
-from tests.simulation.model_cluster import Entry
 from tests.simulation.model_produce import INVALID_RECORD, REJECTED
 from tests.simulation.world import NS_PER_MS, START_NS
 from tools.harness.reference_produce import decode_produce_request

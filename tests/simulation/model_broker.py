@@ -1,7 +1,7 @@
 """One broker of the model: reads requests, handles them one after the other, and responds.
 
 Owns framing, the order of a connection's requests, and this broker's response to each kind of request. Does
-not own logs and leaders (``model_cluster``) or the transport of bytes (``network``).
+not own logs and leaders (``testing/broker/partitions``) or the transport of bytes (``network``).
 
 Like a real broker, it handles one request of a connection at a time, delays the response with acks=all until
 the replicas have the records, and loses requests that it has read only in a crash: requests of a closed
@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.transactions import Transactions
+from cyproducer.testing.broker.world import NS_PER_MS, World
 from tests.network import scripted_wire as wire_format
 from tests.network.scripted_wire import (
     API_VERSIONS,
@@ -22,17 +25,14 @@ from tests.network.scripted_wire import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_produce import answer_produce
 from tests.simulation.model_sasl import SaslGate, Session
 from tests.simulation.model_transaction_requests import answer_init_producer_id, answer_transactions
 from tests.simulation.model_transactional_produce import answer_transactional_produce
-from tests.simulation.model_transactions import Transactions
 from tests.simulation.network import PORT, Network, Wire
 from tests.simulation.transaction_wire import VERSIONS as TRANSACTION_APIS
 from tests.simulation.transaction_wire import acts_on_any_transaction
 from tests.simulation.transaction_wire import write_api_versions as write_api_versions_with_features
-from tests.simulation.world import NS_PER_MS, World
 from tools.harness.reference_produce import ProduceRequest, decode_produce_request
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
@@ -74,7 +74,7 @@ class Conversation:
         self.broker = broker
         self.wire = wire
         self.world = broker.world
-        self.life = broker.life
+        self.life: int = broker.life
         self.inbox = bytearray()
         self.queue: deque[bytes] = deque()
         self.busy = False

@@ -1,7 +1,7 @@
 """Handles a Produce request in a broker of the model.
 
 Owns the checks in their order, appending, waiting for replicas, and the response. Does not own the rules for
-sequence numbers (``model_cluster.Partition.check``), what precedes them in a transaction
+sequence numbers (``testing/broker/partitions.Partition.check``), what precedes them in a transaction
 (``model_transactional_produce``) or the order of requests (``model_broker``).
 
 A broker that has not yet learned that it is no longer the leader ("deposed") appends records to a log that
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from tests.simulation.model_cluster import INVALID_TXN_STATE, SEQUENCES, Entry, Guard, Header, Partition
+from cyproducer.testing.broker.partitions import INVALID_TXN_STATE, SEQUENCES, Entry, Guard, Header, Partition
 from tools.harness.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
 from tools.harness.reference_records import decode_batches
 

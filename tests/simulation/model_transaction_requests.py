@@ -1,16 +1,22 @@
 """Handles the requests of transactions in a broker of the model.
 
 Owns authorization, what a version can say, faults, and the responses. Does not own what they mean
-(``model_transactions``, ``model_offsets``), their layout (``transaction_wire``) or Produce
-(``model_produce``).
+(``testing/broker/transactions``, ``testing/broker/group_offsets``), their layout (``transaction_wire``)
+or Produce (``model_produce``).
 """
 
 from typing import TYPE_CHECKING
 
-from tests.network import scripted_wire as wire_format
-from tests.simulation import transaction_wire as codec
-from tests.simulation.model_homes import GROUP, ID, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, NOT_COORDINATOR
-from tests.simulation.model_transactions import (
+from cyproducer.testing.broker.homes import (
+    GROUP,
+    ID,
+    LOADING,
+    NO_ERROR,
+    NOBODY,
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+)
+from cyproducer.testing.broker.transactions import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_EPOCH,
     INVALID_REQUEST,
@@ -19,6 +25,8 @@ from tests.simulation.model_transactions import (
     Place,
     Transactions,
 )
+from tests.network import scripted_wire as wire_format
+from tests.simulation import transaction_wire as codec
 from tests.simulation.network import PORT
 from tests.simulation.world import START_NS
 

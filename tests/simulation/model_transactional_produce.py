@@ -1,8 +1,8 @@
 """What a leader of the model does with a Produce request of a transaction before it appends (KIP-890).
 
 Owns the checks of the request as a whole, asking the coordinator, and the codes that leaders make of its
-answers. Does not own appending (``model_produce``), the log's rules (``model_cluster``) or the transactions
-(``model_transactions``).
+answers. Does not own appending (``model_produce``), the log's rules (``testing/broker/partitions``) or the
+transactions (``testing/broker/transactions``).
 
 From version 12 on a leader adds the partitions of a request that its log has no open transaction for; up to
 version 11 it only asks whether they are added. The connection's next request waits meanwhile. A transaction
@@ -11,8 +11,17 @@ that is ended, but whose marker has not arrived, is open in the log: a late batc
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.simulation.model_cluster import Guard, Header, Partition
-from tests.simulation.model_homes import ID, LOADING, NOT_AVAILABLE, NOT_COORDINATOR
+from cyproducer.testing.broker.homes import ID, LOADING, NOT_AVAILABLE, NOT_COORDINATOR
+from cyproducer.testing.broker.partitions import Guard, Header, Partition
+from cyproducer.testing.broker.transactions import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
+    TRANSACTION_ABORTABLE,
+    Place,
+    Transactions,
+)
 from tests.simulation.model_produce import (
     NOT_LEADER,
     UNKNOWN_TOPIC,
@@ -23,15 +32,6 @@ from tests.simulation.model_produce import (
     wait,
 )
 from tests.simulation.model_transaction_requests import ID_DENIED, TOPIC_DENIED
-from tests.simulation.model_transactions import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
-    NETWORK_EXCEPTION,
-    TRANSACTION_ABORTABLE,
-    Place,
-    Transactions,
-)
 from tools.harness.reference_produce import ProduceRequest, Topic
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from unittest import mock
 
 from cyproducer.base.user_thread import user_thread
 from cyproducer.config import ProducerConfig
+from cyproducer.testing.broker.partitions import SEQUENCES, Cluster
 from tests.simulation.check import check
 from tests.simulation.client import Client, Sent
 from tests.simulation.credentials import Vault
 from tests.simulation.history import FORGETS_AFTER_MS, PASSWORD, History, history_of
 from tests.simulation.model_broker import Broker
-from tests.simulation.model_cluster import SEQUENCES, Cluster
 from tests.simulation.model_sasl import SaslGate
 from tests.simulation.network import Network
 from tests.simulation.trouble import Trouble

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.simulation.model_cluster import (
+from cyproducer.testing.broker.partitions import (
     DUPLICATE_SEQUENCE,
     INVALID_EPOCH,
     NO_ERROR,

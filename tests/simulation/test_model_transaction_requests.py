@@ -6,22 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.network.kio_oracle import make, milliseconds, schema
-from tests.network.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
-from tests.simulation.kio_requests import frame_of, read
-from tests.simulation.model_broker import Broker, Conversation, Manners
-from tests.simulation.model_cluster import Cluster
-from tests.simulation.model_homes import GROUP, ID, NOT_AVAILABLE, NOT_COORDINATOR, Homes
-from tests.simulation.model_offsets import Offsets
-from tests.simulation.model_produce import MESSAGE_TOO_LARGE, NOT_LEADER, UNKNOWN_TOPIC
-from tests.simulation.model_transaction_requests import (
-    GROUP_DENIED,
-    ID_DENIED,
-    OPERATION_NOT_ATTEMPTED,
-    TOPIC_DENIED,
-)
-from tests.simulation.model_transactional_produce import NOT_ENOUGH_REPLICAS
-from tests.simulation.model_transactions import (
+from cyproducer.testing.broker.group_offsets import Offsets
+from cyproducer.testing.broker.homes import GROUP, ID, NOT_AVAILABLE, NOT_COORDINATOR, Homes
+from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.transactions import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
@@ -34,6 +22,18 @@ from tests.simulation.model_transactions import (
     Transactions,
     read_committed,
 )
+from tests.network.kio_oracle import make, milliseconds, schema
+from tests.network.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.simulation.kio_requests import frame_of, read
+from tests.simulation.model_broker import Broker, Conversation, Manners
+from tests.simulation.model_produce import MESSAGE_TOO_LARGE, NOT_LEADER, UNKNOWN_TOPIC
+from tests.simulation.model_transaction_requests import (
+    GROUP_DENIED,
+    ID_DENIED,
+    OPERATION_NOT_ATTEMPTED,
+    TOPIC_DENIED,
+)
+from tests.simulation.model_transactional_produce import NOT_ENOUGH_REPLICAS
 from tests.simulation.network import Network, Wire
 from tests.simulation.transaction_wire import (
     ADD_OFFSETS,

@@ -2,16 +2,24 @@
 
 import pytest
 
-from tests.simulation.model_cluster import Cluster, Header, Partition
-from tests.simulation.model_homes import GROUP, ID, LOADING, NO_ERROR, NOT_AVAILABLE, NOT_COORDINATOR, Homes
-from tests.simulation.model_offsets import (
+from cyproducer.testing.broker.group_offsets import (
     FENCED_INSTANCE_ID,
     ILLEGAL_GENERATION,
     UNKNOWN_MEMBER_ID,
     Member,
     Offsets,
 )
-from tests.simulation.model_transactions import (
+from cyproducer.testing.broker.homes import (
+    GROUP,
+    ID,
+    LOADING,
+    NO_ERROR,
+    NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    Homes,
+)
+from cyproducer.testing.broker.partitions import Cluster, Header, Partition
+from cyproducer.testing.broker.transactions import (
     COMPLETE_ABORT,
     CONCURRENT_TRANSACTIONS,
     EMPTY,

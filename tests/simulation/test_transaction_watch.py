@@ -4,10 +4,10 @@ from typing import cast
 
 import pytest
 
+from cyproducer.testing.broker.homes import Homes
+from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.transactions import TransactionManners, Transactions
 from cyproducer.wire import protocol
-from tests.simulation.model_cluster import Cluster
-from tests.simulation.model_homes import Homes
-from tests.simulation.model_transactions import TransactionManners, Transactions
 from tests.simulation.network import Network, Wire
 from tests.simulation.transaction_watch import Watch
 from tests.simulation.world import World

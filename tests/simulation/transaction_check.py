@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cyproducer.errors import KafkaError
+from cyproducer.testing.broker.transactions import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, read_committed
 from tests.simulation.check import SLACK_MS, numbers_of
-from tests.simulation.model_transactions import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, read_committed
 from tests.simulation.transaction_program import Attempt, Outcome, is_refusal
 from tests.simulation.world import NS_PER_MS, START_NS
 from tools.harness.reference_records import MalformedError

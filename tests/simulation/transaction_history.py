@@ -8,11 +8,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from cyproducer.testing.broker.transactions import TRANSACTION_ABORTABLE, TransactionManners
 from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.history import FAULTS_OF_ALL, Event, options_of
 from tests.simulation.model_broker import Manners
 from tests.simulation.model_produce import REJECTED
-from tests.simulation.model_transactions import TRANSACTION_ABORTABLE, TransactionManners
 from tests.simulation.transaction_program import Plan, Send, SendOffsets
 from tests.simulation.transaction_wire import (
     ADD_OFFSETS,

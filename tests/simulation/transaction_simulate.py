@@ -10,12 +10,12 @@ from collections.abc import Callable
 from unittest import mock
 
 from cyproducer.base.user_thread import user_thread
+from cyproducer.testing.broker.group_offsets import Member, Offsets
+from cyproducer.testing.broker.homes import ID, Homes
+from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.transactions import Transactions
 from tests.simulation.client import Complaints, Sent
 from tests.simulation.model_broker import Broker
-from tests.simulation.model_cluster import Cluster
-from tests.simulation.model_homes import ID, Homes
-from tests.simulation.model_offsets import Member, Offsets
-from tests.simulation.model_transactions import Transactions
 from tests.simulation.network import Network
 from tests.simulation.processes import Processes
 from tests.simulation.transaction_check import check_transactions, dropped_of

@@ -1,7 +1,8 @@
 """What a client may send when: watches the requests of all clients as they are written, and the responses.
 
 Owns what each client knows of its transaction, and the rules whose breach no log shows, since brokers answer
-such requests as if nothing were wrong. Does not own what brokers make of requests (``model_transactions``).
+such requests as if nothing were wrong. Does not own what brokers make of requests
+(``testing/broker/transactions``).
 
 A request counts when its last byte is written, even if it never arrives. Its client is found by the client
 id. An abort may also follow a request that was never written whole:
@@ -16,6 +17,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.transactions import (
+    CONCURRENT_TRANSACTIONS,
+    ONGOING,
+    Transactions,
+)
 from tests.network.scripted_wire import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
@@ -24,13 +31,7 @@ from tests.network.scripted_wire import (
     read_init_producer_id,
 )
 from tests.simulation import transaction_wire as codec
-from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_produce import header_of
-from tests.simulation.model_transactions import (
-    CONCURRENT_TRANSACTIONS,
-    ONGOING,
-    Transactions,
-)
 from tests.simulation.network import Network, Wire
 from tools.harness.reference_produce import Topic, decode_produce_request
 from tools.harness.reference_wire import Reader

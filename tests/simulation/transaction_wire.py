@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from cyproducer.testing.broker.group_offsets import Offset as Offset
+from cyproducer.testing.broker.group_offsets import TxnOffsetCommit as TxnOffsetCommit
 from tools.harness.reference_wire import (
     MalformedError,
     Reader,
@@ -69,27 +71,6 @@ class EndTxn(NamedTuple):
     producer_id: int
     epoch: int
     commits: bool
-
-
-class Offset(NamedTuple):
-    """``leader_epoch`` is -1 if it is unknown, and in version 0 and 1."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str | None
-
-
-class TxnOffsetCommit(NamedTuple):
-    """Before version 3 a request has no member: ``generation`` is -1 and ``member`` is empty then."""
-
-    transactional_id: str
-    group: str
-    producer_id: int
-    epoch: int
-    generation: int
-    member: str
-    instance: str | None
-    offsets: dict[Place, Offset]
 
 
 class Describe(NamedTuple):

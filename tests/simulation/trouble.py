@@ -3,8 +3,8 @@
 Owns carrying them out. Does not own their schedule (``history``, ``transaction_history``).
 """
 
+from cyproducer.testing.broker.partitions import Cluster
 from tests.simulation.model_broker import Broker
-from tests.simulation.model_cluster import Cluster
 from tests.simulation.network import Network
 from tests.simulation.world import NS_PER_MS, World
 

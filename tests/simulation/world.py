@@ -1,6 +1,6 @@
 """Time, randomness and the order of events in one simulated history.
 
-Owns the manual clock, the queue of future events, the random number generator and the trace. Does not own
+Owns the manual clock. Does not own the queue of events, chance and the trace (``testing/broker/world``), or
 the events' actions. One thread runs everything; nothing here reads a real clock.
 
 ``WorldSelector`` connects it to the product: when the sender waits on its selector, the world runs instead,
@@ -8,18 +8,16 @@ until a socket is ready or the timeout is over. So events happen while the sende
 steps, as for a real thread, and a sender that sleeps too long, or not at all, is detected.
 """
 
-import heapq
 import itertools
-import random
 import selectors
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base.clock import ManualClock
+from cyproducer.testing.broker import world as base
+from cyproducer.testing.broker.world import NS_PER_MS as NS_PER_MS
 
 START_NS = 1_000_000_000_000
-NS_PER_MS = 1_000_000
 NS_PER_STEP = 1000
 MOST_IDLE_STEPS = 1000
 """More consecutive steps without a wait and without an event count as spinning."""
@@ -29,79 +27,24 @@ class SpinningError(AssertionError):
     """The sender runs step after step, and nothing happens."""
 
 
-class World:
+class World(base.World):
     """Simulated time and its events."""
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
-        self.random = random.Random(seed)
+        super().__init__(seed, START_NS, trace)
         self.clock = ManualClock(START_NS)
-        self.now_ns = START_NS
         #: The client's process does not run before this time.
         self.frozen_until_ns = 0
-        #: The history is over: ends the sender's waits.
-        self.over = False
-        self.events_run = 0
-        #: How often what has happened, for the reader.
-        self.tally: Counter[str] = Counter()
         #: Called after each step of the client.
         self.after_step: list[Callable[[], None]] = []
         #: Called after events that the client did not cause.
         self.after_events: list[Callable[[], None]] = []
-        self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._numbers = itertools.count()
-        self._trace = trace
-        self.tracing = trace is not None
-
-    @property
-    def now_ms(self) -> float:
-        """Milliseconds since the history began."""
-        return (self.now_ns - START_NS) / NS_PER_MS
-
-    def say(self, text: str) -> None:
-        """Writes a line of the trace."""
-        if self._trace is not None:
-            self._trace(f"{self.now_ms:10.3f}  {text}")
-
-    def count(self, what: str) -> None:
-        self.tally[what] += 1
-
-    def chance(self, probability: float) -> bool:
-        return probability > 0 and self.random.random() < probability
-
-    def between(self, span: tuple[float, float]) -> float:
-        low, high = span
-        return low if low == high else low + (high - low) * self.random.random()
-
-    def after(self, delay_ms: float, act: Callable[..., object], *args: Any) -> int:
-        """Schedules ``act(*args)`` in ``delay_ms`` milliseconds; returns the time in ns."""
-        return self.at(self.now_ns + int(delay_ms * NS_PER_MS), act, *args)
-
-    def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
-        """Schedules ``act(*args)`` at a time, behind events already scheduled for it; returns the time."""
-        when_ns = max(when_ns, self.now_ns)
-        heapq.heappush(self._events, (when_ns, next(self._numbers), act, args))
-        return when_ns
-
-    @property
-    def next_ns(self) -> int | None:
-        """When the next event is due."""
-        return self._events[0][0] if self._events else None
 
     def move_to(self, when_ns: int) -> None:
         if when_ns > self.now_ns:
             # Half a nanosecond more: the clock truncates the rounding errors of the float milliseconds.
             self.clock.advance_ms((when_ns - self.now_ns + 0.5) / NS_PER_MS)
             self.now_ns = self.clock.monotonic_ns()
-
-    def run_due(self) -> bool:
-        """Runs the events that are due; returns whether there were any."""
-        events, ran = self._events, False
-        while events and events[0][0] <= self.now_ns:
-            _, _, act, args = heapq.heappop(events)
-            self.events_run += 1
-            act(*args)
-            ran = True
-        return ran
 
     def run_out(self) -> None:
         """Runs all remaining events at their times: network and brokers may still hold bytes and requests."""

@@ -2,20 +2,21 @@
 
 Owns the logs, how far they are replicated, the records that a leader change loses, and the rules for sequence
 numbers (KIP-98, as in brokers from 2.5 on; ``old_rules``: as in older ones), and which transactions are open
-in a log. Does not own requests and connections (``model_broker``), the decisions about transactions
-(``model_transactions``) or the schedule of events (``history``).
+in a log. Does not own requests and connections , the decisions about transactions
+(``transactions``) or the schedule of events.
 
 Replication is one number per partition: records below ``synced`` are on every replica and are never lost.
 With acks=all, only they are acknowledged. Records above may be lost when the leader crashes.
 """
 
+import bisect
 import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.simulation.world import World
+from cyproducer.testing.broker.world import World
 
 NO_ERROR = 0
 NOT_LEADER = 6
@@ -84,6 +85,15 @@ class Guard:
     lowest_sequence: int
 
 
+class Aborted(NamedTuple):
+    """A transaction whose records readers of committed records must skip."""
+
+    producer_id: int
+    first: int
+    #: The marker's offset.
+    last: int
+
+
 @dataclass(eq=False)
 class Partition:
     """The true state of a partition, which brokers' views may lag behind."""
@@ -100,10 +110,24 @@ class Partition:
     waiting: list[tuple[int, Waiter]] = field(default_factory=list)
     #: By producer id.
     guards: dict[int, Guard] = field(default_factory=dict)
+    #: The first offset that is left.
+    log_start: int = 0
+    #: Transactions that were aborted, in the order of their markers.
+    aborted: list[Aborted] = field(default_factory=list)
 
     @property
     def end(self) -> int:
-        return self.entries[-1].end if self.entries else 0
+        return self.entries[-1].end if self.entries else self.log_start
+
+    @property
+    def last_stable(self) -> int:
+        """The first offset of the oldest open transaction; without one, the end of what is replicated."""
+        started = [state.started for state in self.producers.values() if state.started is not None]
+        return min([self.synced, *started])
+
+    def at(self, offset: int) -> int:
+        """Returns the index of the entry that contains an offset, or of the first one behind it."""
+        return bisect.bisect_right(self.entries, offset, key=lambda entry: entry.end)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -191,6 +215,8 @@ class Partition:
         assert state is None or epoch >= state.epoch, f"a marker with epoch {epoch} follows {state.epoch}"
         entry = Entry(self.end, Header(1, producer_id, epoch, -1, True), b"", commits, term)
         self.entries.append(entry)
+        if state is not None and state.started is not None and not commits:
+            self.aborted.append(Aborted(producer_id, state.started, entry.offset))
         self._remember(entry, now_ns)
         self.guards.pop(producer_id, None)
         return entry

@@ -2,8 +2,8 @@
 
 Owns the transactions of all ids, the feature ``transaction.version``, who is denied what, and what a
 coordinator answers, as measured on Kafka 4.1 and read in its sources (KIP-98, KIP-360, KIP-447, KIP-890).
-Does not own logs (``model_cluster``), offsets (``model_offsets``), which broker coordinates what
-(``model_homes``) or requests (``model_transaction_requests``).
+Does not own logs (``partitions``), offsets (``group_offsets``), which broker coordinates what
+(``homes``) or requests.
 
 ``bumps`` stands for the protocol's second version, in which each end of a transaction bumps the epoch.
 Whether a client uses it is the version of its request; for what a coordinator ends by itself it is level 2 of
@@ -15,19 +15,26 @@ until all markers of an ended transaction are written, the id is *busy*: CONCURR
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tests.simulation.model_cluster import (
+from cyproducer.testing.broker.homes import ID, NO_ERROR, NOBODY, Home, Homes
+from cyproducer.testing.broker.partitions import (
     Cluster,
     Entry,
     Partition,
 )
-from tests.simulation.model_homes import ID, NO_ERROR, NOBODY, Home, Homes
-from tests.simulation.world import NS_PER_MS, World
+from cyproducer.testing.broker.world import NS_PER_MS, World
 
 if TYPE_CHECKING:
-    from tests.simulation.model_broker import Broker
-    from tests.simulation.model_offsets import Offsets
+    from cyproducer.testing.broker.group_offsets import Offsets
+
+
+class Broker(Protocol):
+    """What matters of a broker here."""
+
+    is_up: bool
+    paused_until_ns: int
+
 
 UNKNOWN_SERVER_ERROR = -1
 NETWORK_EXCEPTION = 13

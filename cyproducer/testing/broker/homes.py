@@ -2,7 +2,7 @@
 
 Owns the coordinators' places, their moves, what brokers know about them, the time in which a new coordinator
 loads its log, and the order and durability of writes to that log. Does not own what is written
-(``model_transactions``, ``model_offsets``).
+(``transactions``, ``group_offsets``).
 
 Kafka spreads ids and groups over the partitions of two internal topics; here each has a partition of its own.
 The log itself is never lost: what a coordinator was writing when it lost its place is durable or not, in
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.simulation.world import NS_PER_MS, World
+from cyproducer.testing.broker.world import NS_PER_MS, World
 
 NO_ERROR = 0
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16

@@ -2,7 +2,7 @@
 marker.
 
 Owns the members of groups and the committed and pending offsets. Does not own which broker coordinates a
-group (``model_homes``) or the transactions (``model_transactions``).
+group (``homes``) or the transactions (``transactions``).
 
 A group has one partition of ``__consumer_offsets`` of its own. What a coordinator has written is not lost
 when another one takes over, and the rules of a data partition hold: offsets are taken if the log has an open
@@ -11,9 +11,10 @@ marker came since.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tests.simulation.model_homes import GROUP, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, Home, Homes, Told
-from tests.simulation.model_transactions import (
+from cyproducer.testing.broker.homes import GROUP, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, Home, Homes, Told
+from cyproducer.testing.broker.transactions import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,
@@ -22,8 +23,7 @@ from tests.simulation.model_transactions import (
     Place,
     Transactions,
 )
-from tests.simulation.transaction_wire import Offset, TxnOffsetCommit
-from tests.simulation.world import World
+from cyproducer.testing.broker.world import World
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 22, 25, 82
@@ -32,6 +32,27 @@ ADDS_GROUP = 5
 TELLS_ABORTABLE = 4
 """From this version on, TxnOffsetCommit may answer TRANSACTION_ABORTABLE."""
 UNREACHED = (NETWORK_EXCEPTION, LOADING, NOT_AVAILABLE, 16)
+
+
+class Offset(NamedTuple):
+    """``leader_epoch`` is -1 if it is unknown."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class TxnOffsetCommit(NamedTuple):
+    """Without a member, ``generation`` is -1 and ``member`` is empty."""
+
+    transactional_id: str
+    group: str
+    producer_id: int
+    epoch: int
+    generation: int
+    member: str
+    instance: str | None
+    offsets: dict[Place, Offset]
 
 
 @dataclass
