@@ -114,6 +114,8 @@ class Partition:
     log_start: int = 0
     #: Transactions that were aborted, in the order of their markers.
     aborted: list[Aborted] = field(default_factory=list)
+    #: Called when more records are on all replicas.
+    on_sync: Callable[["Partition"], object] | None = None
 
     @property
     def end(self) -> int:
@@ -266,6 +268,8 @@ class Partition:
         self.waiting = [(until, waiter) for until, waiter in self.waiting if until > end]
         for waiter in done:
             waiter(NO_ERROR)
+        if self.on_sync is not None:
+            self.on_sync(self)
 
     def elect(self, leader: int, keep: int, now_ns: int) -> int:
         """Elects a leader whose log ends at ``keep`` or a little below; returns how many batches are lost."""

@@ -1,0 +1,97 @@
+"""The bytes of record batches, as far as a broker reads and writes them.
+
+Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, markers of transactions, and the
+search for a timestamp. Does not own the rules for sequences (``partitions``).
+"""
+
+import struct
+from typing import NamedTuple
+
+from cyproducer.records.crc32c import crc32c
+from cyproducer.testing.broker.partitions import Header
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = _HEADER.size
+_PLACE = struct.Struct(">qii")
+CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+ABORT, COMMIT = 0, 1
+
+
+class Batch(NamedTuple):
+    """The header of a batch; times in milliseconds."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_delta: int
+    first_ms: int
+    max_ms: int
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    records: int
+
+    @property
+    def header(self) -> Header:
+        """What the rules of a partition need."""
+        transactional = bool(self.attributes & TRANSACTIONAL)
+        return Header(self.records, self.producer_id, self.epoch, self.first_sequence, transactional)
+
+
+def read(data: bytes) -> Batch:
+    """Returns the header of a batch. Raises ``struct.error`` if it is too short."""
+    return Batch._make(_HEADER.unpack_from(data))
+
+
+def problem_of(data: bytes | None) -> str:
+    """Returns what is wrong with the records of a partition in a Produce request; "" if nothing is."""
+    if data is None or len(data) < HEADER_BYTES:
+        return "there is no whole batch"
+    batch = read(data)
+    if batch.magic != 2:
+        return f"magic is {batch.magic}, it must be 2"
+    if batch.length != len(data) - 12:
+        return f"the batch has {batch.length} bytes of {len(data) - 12}: one batch is allowed"
+    if batch.records < 1 or batch.last_delta != batch.records - 1:
+        return f"{batch.records} records have the last offset delta {batch.last_delta}"
+    if batch.attributes & CONTROL:
+        return "a client may not write control records"
+    return ""
+
+
+def has_right_checksum(data: bytes) -> bool:
+    """Whether the CRC-32C is that of the bytes it covers."""
+    return bool(read(data).crc == crc32c(memoryview(data)[21:]))
+
+
+def stamped(data: bytes, now_ms: int) -> bytes:
+    """Returns the batch with the time of appending in place of the client's (``LogAppendTime``)."""
+    changed = bytearray(data)
+    (attributes,) = struct.unpack_from(">h", data, 21)
+    struct.pack_into(">h", changed, 21, attributes | LOG_APPEND_TIME)
+    struct.pack_into(">q", changed, 35, now_ms)
+    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
+    return bytes(changed)
+
+
+def placed(data: bytes, offset: int, leader_epoch: int) -> bytes:
+    """Returns the batch with its place in the log, which the checksum does not cover."""
+    return _PLACE.pack(offset, len(data) - 12, leader_epoch) + data[16:]
+
+
+def marker(offset: int, leader_epoch: int, header: Header, commits: bool, term: int, now_ms: int) -> bytes:
+    """Returns the control batch that ends a transaction."""
+    key = struct.pack(">hh", 0, COMMIT if commits else ABORT)
+    value = struct.pack(">hi", 0, max(0, term))
+    # attributes, timestamp delta, offset delta, key and value with their lengths, no headers; all varints of
+    # a byte.
+    body = bytes((0, 0, 0, len(key) * 2)) + key + bytes((len(value) * 2,)) + value + b"\0"
+    record = bytes((len(body) * 2,)) + body
+    rest = struct.pack(
+        ">hiqqqhii", TRANSACTIONAL | CONTROL, 0, now_ms, now_ms, header.producer_id, header.epoch, -1, 1
+    )
+    rest += record
+    return struct.pack(">qiibI", offset, len(rest) + 9, leader_epoch, 2, crc32c(rest)) + rest

@@ -1,0 +1,134 @@
+"""The state of an embedded cluster, and which handler answers which request.
+
+Owns putting the parts together: topics, coordinators, nodes, faults, versions. Everything runs on the thread
+of the loop.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import fetch, metadata, produce, transaction_requests
+from cyproducer.testing.broker.access import Access
+from cyproducer.testing.broker.faults import Faults
+from cyproducer.testing.broker.group_offsets import Offsets
+from cyproducer.testing.broker.homes import GROUP, ID, Homes
+from cyproducer.testing.broker.partitions import Cluster, Partition, Topic
+from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
+from cyproducer.testing.broker.transactions import TransactionManners, Transactions
+from cyproducer.wire.messages import API_VERSIONS
+from cyproducer.wire.schema import Api
+
+HANDLERS: Final[Mapping[Api, Handler]] = {
+    **metadata.HANDLERS,
+    **produce.HANDLERS,
+    **fetch.HANDLERS,
+    **transaction_requests.HANDLERS,
+}
+FEATURE: Final = "transaction.version"
+
+
+class EmbeddedCluster:
+    """Brokers 1 to ``nodes``; see ``EmbeddedBroker`` for the arguments."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        nodes: int = 1,
+        partitions: int = 3,
+        auto_create: bool = True,
+        access: Access | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.max_bytes = max_bytes
+        #: The sum of the sizes of all batches.
+        self.bytes = 0
+        self.loop = loop
+        self.world = LoopWorld(loop)
+        self.cluster_id = uuid.UUID(int=self.world.random.getrandbits(128)).hex[:22]
+        self.default_partitions = partitions
+        self.auto_create = auto_create
+        self.access = access or Access()
+        self.faults = Faults()
+        self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
+        self.topics = Cluster(self.world, nodes)
+        self.homes = Homes(self.world, list(self.nodes))
+        self.transactions = Transactions(self.world, self.topics, self.homes, TransactionManners())
+        self.transactions.brokers.update(self.nodes)
+        self.offsets = Offsets(self.world, self.homes, self.transactions)
+        self.handlers = dict(HANDLERS)
+        self.apis = {api.key: api for api in self.handlers}
+        #: API key -> the lowest and the highest version.
+        self.versions = {api.key: tuple(api.declared) for api in self.handlers}
+        #: Called with each response, for a log of requests.
+        self.on_response: list[Callable[[Call, Any], object]] = []
+        #: Called when a partition has new records, or a new end for readers.
+        self.on_append: list[Callable[[Partition], object]] = []
+
+    def note(self, call: Call, response: Any) -> None:
+        for seen in self.on_response:
+            seen(call, response)
+
+    def _synced(self, partition: Partition) -> None:
+        for seen in list(self.on_append):
+            seen(partition)
+
+    def has_room(self, partition: Partition, size: int) -> bool:
+        """Counts ``size`` bytes that are about to be appended; False: the cluster is full."""
+        if self.max_bytes is not None and self.bytes + size > self.max_bytes:
+            return False
+        self.bytes += size
+        return True
+
+    def why_full(self) -> str:
+        return f"the embedded broker is full: it holds {self.bytes} bytes, and max_bytes={self.max_bytes}"
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(node.address for node in self.nodes.values())
+
+    def config(self, topic: str, name: str) -> Any:
+        """Returns the value of a topic's configuration."""
+        return DEFAULTS[name]
+
+    def create_topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Creates a topic; the caller has checked the arguments."""
+        topic = self.topics.create_topic(name, partitions or self.default_partitions)
+        self.watch(topic)
+        return topic
+
+    def watch(self, topic: Topic) -> None:
+        """Learns of what is appended to a topic's partitions, some of which may be new."""
+        for partition in topic.partitions:
+            partition.on_sync = self._synced
+
+    def topic(self, key: str | bytes) -> Topic | None:
+        """Returns a topic by its name or the 16 bytes of its id."""
+        return self.topics.existing(uuid.UUID(bytes=key) if isinstance(key, bytes) else key)
+
+    def api_versions(self, error: int = ErrorCode.NO_ERROR) -> Any:
+        """Returns the response to ApiVersions."""
+        features_epoch, level = self.transactions.features.views[1]
+        response = API_VERSIONS.response
+        return response(
+            error_code=error,
+            api_keys=[response.ApiVersion(key, *versions) for key, versions in sorted(self.versions.items())],
+            throttle_time_ms=0,
+            supported_features=[response.SupportedFeatureKey(FEATURE, 0, 2)],
+            finalized_features_epoch=features_epoch,
+            finalized_features=[response.FinalizedFeatureKey(FEATURE, level, level)],
+        )
+
+    def coordinator(self, kind: str, name: str) -> Node | None:
+        """Returns the node that coordinates a transactional id (``ID``) or a group (``GROUP``)."""
+        assert kind in (ID, GROUP)
+        node = self.nodes.get(self.homes.home(kind, name).leader)
+        return node if node is not None and node.is_up else None
+
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "max.message.bytes": 1048588,
+    "message.timestamp.type": "CreateTime",
+}

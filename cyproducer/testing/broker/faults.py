@@ -1,0 +1,79 @@
+"""Faults on request: errors, cut connections and throttling for the next requests of a kind.
+
+Owns the rules that a test has set, and how often each still applies. Does not own where in a response an
+error belongs: the handlers ask ``Call.fault()`` for each topic and partition.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cyproducer.wire.schema import Api
+
+if TYPE_CHECKING:
+    from cyproducer.testing.broker.server import Call
+
+FAIL, CUT_BEFORE, CUT_AFTER, THROTTLE = "fail", "cut before", "cut after", "throttle"
+ALWAYS: Final = -1
+
+
+@dataclass(eq=False)
+class Rule:
+    """What happens to requests. None: to all of them, in this respect."""
+
+    kind: str
+    api: Api | None
+    #: The error code, or the milliseconds of throttling.
+    value: int = 0
+    times: int = 1
+    node: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+    def concerns(self, call: "Call") -> bool:
+        return (self.api is None or self.api is call.api) and self.node in (None, call.node.id)
+
+
+class Faults:
+    """The rules, oldest first: the oldest that still applies decides."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+
+    def add(self, rule: Rule) -> None:
+        self.rules.append(rule)
+
+    def clear(self) -> None:
+        self.rules.clear()
+
+    def code(self, call: "Call", topic: str | None, partition: int | None) -> int:
+        """Returns the error code for a part of a request. A rule counts a request once."""
+        if not self.rules:
+            return 0
+        return self._first(
+            call,
+            FAIL,
+            lambda rule: (
+                rule.topic in (None, topic) and (rule.partition is None or rule.partition == partition)
+            ),
+        )
+
+    def cuts(self, call: "Call", before: bool) -> bool:
+        """Whether to close the connection instead of handling the request, or of responding."""
+        return bool(self.rules) and bool(self._first(call, CUT_BEFORE if before else CUT_AFTER))
+
+    def throttle_ms(self, call: "Call") -> int:
+        return self._first(call, THROTTLE) if self.rules else 0
+
+    def _first(self, call: "Call", kind: str, fits: Callable[[Rule], bool] = lambda rule: True) -> int:
+        for rule in [*call.seen, *self.rules]:
+            if rule.kind != kind or not rule.concerns(call) or not fits(rule):
+                continue
+            if rule not in call.seen:
+                call.seen[rule] = rule.value
+                if rule.times != ALWAYS:
+                    rule.times -= 1
+                    if rule.times <= 0:
+                        self.rules.remove(rule)
+            return rule.value if kind != CUT_BEFORE and kind != CUT_AFTER else 1
+        return 0

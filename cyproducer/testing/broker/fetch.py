@@ -1,0 +1,285 @@
+"""Fetch, ListOffsets and OffsetForLeaderEpoch of an embedded cluster.
+
+Owns which bytes a reader gets, waiting for them, and finding offsets by time. Does not own the logs
+(``partitions``).
+
+There are no fetch sessions: each response has the session id 0, which asks the client to name all partitions
+in each request (KIP-227).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cyproducer.errors import KafkaError
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import batches
+from cyproducer.testing.broker.partitions import Entry, Partition, Topic
+from cyproducer.testing.broker.server import LATER, Call
+from cyproducer.testing.broker.world import NS_PER_MS
+from cyproducer.wire.messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from cyproducer.wire.record_decoder import batches as decoded
+
+READ_COMMITTED: Final = 1
+NO_SESSION: Final = 0
+LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+def epoch_refusal(partition: Partition, epoch: int) -> int:
+    """Returns why a client that believes in a leader's epoch is refused (KIP-320); -1: it does not say."""
+    if epoch < 0 or epoch == partition.epoch:
+        return ErrorCode.NO_ERROR
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def located(call: Call, topic: Topic | None, key: str | bytes, index: int) -> Partition | int:
+    """Returns a partition that this node leads and the client may read, or an error code."""
+    if topic is None:
+        by_id = isinstance(key, bytes)
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not call.allowed("READ", "topic", topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if code := call.fault(topic.name, index):
+        return code
+    if not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    partition = topic.partitions[index]
+    return partition if partition.leader == call.node.id else ErrorCode.NOT_LEADER_FOR_PARTITION
+
+
+# Fetch
+
+
+class _Fetch:
+    """A request that waits until it has enough."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_done = False
+        self._places = {partition for _, _, partition, _ in self._parts() if isinstance(partition, Partition)}
+
+    def _parts(self) -> Iterator[tuple[Any, Any, Partition | int, str | bytes]]:
+        call = self.call
+        for topic in call.request.topics:
+            key = topic.topic_id if call.version >= 13 else topic.topic
+            found = call.cluster.topic(key)
+            for each in topic.partitions:
+                yield topic, each, located(call, found, key, each.partition), key
+
+    def begin(self) -> None:
+        if self._try(at_once=self.call.request.max_wait_ms <= 0):
+            return
+        self.call.cluster.on_append.append(self.appended)
+        self.call.world.after(self.call.request.max_wait_ms, self.time_out)
+
+    def appended(self, partition: Partition) -> None:
+        if partition in self._places:
+            self._try(at_once=False)
+
+    def time_out(self) -> None:
+        if not self.is_done:
+            self._try(at_once=True)
+
+    def _try(self, at_once: bool) -> bool:
+        """Responds if there is enough, or an error, or ``at_once``; returns whether it has."""
+        if self.is_done:
+            return True
+        call = self.call
+        if call.connection.is_gone:
+            self._end()
+            return True
+        request, response = call.request, FETCH.response
+        left, size, failed = request.max_bytes, 0, False
+        topics: list[Any] = []
+        for topic, each, partition, _ in self._parts():
+            data, part = self._read(each, partition, left, first=size == 0)
+            size += len(data)
+            left = max(0, left - len(data))
+            failed = failed or part.error_code != 0
+            if not topics or topics[-1][0] is not topic:
+                topics.append((topic, []))
+            topics[-1][1].append(part)
+        if not (at_once or failed or size >= request.min_bytes):
+            return False
+        self._end()
+        answers = [
+            response.FetchableTopicResponse(topic.topic, topic.topic_id, parts) for topic, parts in topics
+        ]
+        call.answer(response(0, ErrorCode.NO_ERROR, NO_SESSION, answers, []))
+        return True
+
+    def _end(self) -> None:
+        self.is_done = True
+        if self.appended in self.call.cluster.on_append:
+            self.call.cluster.on_append.remove(self.appended)
+
+    def _read(self, each: Any, partition: Partition | int, left: int, first: bool) -> tuple[bytes, Any]:
+        response = FETCH.response
+        make, nothing = response.PartitionData, response.EpochEndOffset()
+        leader, snapshot = response.LeaderIdAndEpoch(), response.SnapshotId()
+
+        def failed(code: int, high: int = -1, start: int = -1) -> tuple[bytes, Any]:
+            at = leader
+            if isinstance(partition, Partition) and code == ErrorCode.NOT_LEADER_FOR_PARTITION:
+                at = response.LeaderIdAndEpoch(partition.leader, partition.epoch)
+            return b"", make(each.partition, code, high, -1, start, nothing, at, snapshot, None, -1, b"")
+
+        if isinstance(partition, int):
+            return failed(partition)
+        if code := epoch_refusal(partition, each.current_leader_epoch):
+            return failed(code)
+        committed = self.call.request.isolation_level == READ_COMMITTED
+        end, stable = partition.synced, partition.last_stable
+        offset = each.fetch_offset
+        if not partition.log_start <= offset <= partition.end:
+            return failed(ErrorCode.OFFSET_OUT_OF_RANGE, end, partition.log_start)
+        upper = stable if committed else end
+        data, last = _bytes(partition, offset, upper, min(left, each.partition_max_bytes), first)
+        aborted = None
+        if committed:
+            aborted = [
+                response.AbortedTransaction(one.producer_id, one.first)
+                for one in partition.aborted
+                if one.last >= offset and one.first < last
+            ]
+        part = make(
+            each.partition, ErrorCode.NO_ERROR, end, stable, partition.log_start, nothing, leader, snapshot,
+            aborted, -1, data,
+        )  # fmt: skip
+        return data, part
+
+
+def _bytes(partition: Partition, offset: int, upper: int, most: int, first: bool) -> tuple[bytes, int]:
+    """Returns whole batches from the one that has ``offset`` on, below ``upper``, and the offset behind them.
+
+    A reader gets one batch even if it is larger than ``most`` bytes, if it is the first of the response:
+    else it would never get on.
+    """
+    chosen: list[bytes] = []
+    size, end = 0, offset
+    for index in range(partition.at(offset), len(partition.entries)):
+        entry = partition.entries[index]
+        if entry.end > upper:
+            break
+        data = bytes_of(partition, index)
+        if size + len(data) > most and not (first and not chosen):
+            break
+        chosen.append(data)
+        size += len(data)
+        end = entry.end
+    return b"".join(chosen), end
+
+
+def bytes_of(partition: Partition, index: int) -> bytes:
+    """Returns the batch of an entry; of a marker, made when it is first read."""
+    entry = partition.entries[index]
+    if entry.commits is not None and not entry.data:
+        now_ms = partition.producers[entry.header.producer_id].last_ns // NS_PER_MS
+        data = batches.marker(entry.offset, partition.epoch, entry.header, entry.commits, entry.term, now_ms)
+        entry = partition.entries[index] = entry._replace(data=data)
+    return entry.data
+
+
+def fetch(call: Call) -> Any:
+    _Fetch(call).begin()
+    return LATER
+
+
+# Offsets
+
+
+def list_offsets(call: Call) -> Any:
+    request, response = call.request, LIST_OFFSETS.response
+    committed = call.version >= 2 and request.isolation_level == READ_COMMITTED
+    topics = []
+    for topic in request.topics:
+        found = call.cluster.topic(topic.name)
+        parts = []
+        for each in topic.partitions:
+            partition = located(call, found, topic.name, each.partition_index)
+            if not isinstance(partition, int):
+                partition = epoch_refusal(partition, each.current_leader_epoch) or partition
+            if isinstance(partition, int):
+                parts.append(response.ListOffsetsPartitionResponse(each.partition_index, partition))
+                continue
+            timestamp, offset = _offset_at(partition, each.timestamp, committed)
+            parts.append(
+                response.ListOffsetsPartitionResponse(
+                    each.partition_index, ErrorCode.NO_ERROR, timestamp, offset, partition.epoch
+                )
+            )
+        topics.append(response.ListOffsetsTopicResponse(topic.name, parts))
+    return response(0, topics)
+
+
+def _offset_at(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
+    """Returns a timestamp, -1 if it does not matter, and an offset, -1 if there is none."""
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, partition.log_start
+    if timestamp == LATEST:
+        return -1, partition.last_stable if committed else partition.synced
+    if timestamp == LATEST_TIERED:
+        return -1, -1
+    if timestamp == LARGEST_TIMESTAMP:
+        stamped = [(batches.read(entry.data).max_ms, entry) for entry in partition.entries if entry.data]
+        if not stamped:
+            return -1, -1
+        largest = max(ms for ms, _ in stamped)
+        entry = next(entry for ms, entry in stamped if ms == largest)
+        return _first_record(entry, largest) or (-1, -1)
+    for entry in partition.entries:
+        if entry.data and batches.read(entry.data).max_ms >= timestamp and entry.end <= partition.synced:
+            found = _first_record(entry, timestamp)
+            if found is not None:
+                return found
+    return -1, -1
+
+
+def _first_record(entry: Entry, timestamp: int) -> tuple[int, int] | None:
+    """Returns timestamp and offset of a batch's first record at or after a time."""
+    try:
+        for batch in decoded(entry.data):
+            for record in batch.records():
+                if record.timestamp >= timestamp:
+                    return record.timestamp, record.offset
+    except KafkaError:
+        # Its codec is not installed here: the batch's beginning will do.
+        return batches.read(entry.data).max_ms, entry.offset
+    return None
+
+
+def offset_for_leader_epoch(call: Call) -> Any:
+    response = OFFSET_FOR_LEADER_EPOCH.response
+    topics = []
+    for topic in call.request.topics:
+        found = call.cluster.topic(topic.topic)
+        parts = []
+        for each in topic.partitions:
+            partition = located(call, found, topic.topic, each.partition)
+            if not isinstance(partition, int):
+                partition = epoch_refusal(partition, each.current_leader_epoch) or partition
+            if isinstance(partition, int):
+                parts.append(response.EpochEndOffset(partition, each.partition))
+                continue
+            epoch, end = _end_of_epoch(partition, each.leader_epoch)
+            parts.append(response.EpochEndOffset(ErrorCode.NO_ERROR, each.partition, epoch, end))
+        topics.append(response.OffsetForLeaderTopicResult(topic.topic, parts))
+    return response(0, topics)
+
+
+def _end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
+    """Returns the largest epoch up to ``epoch`` that has records, and the offset behind its last one."""
+    if epoch == partition.epoch:
+        return epoch, partition.end
+    found = (-1, -1)
+    for index, entry in enumerate(partition.entries):
+        written = batches.read(bytes_of(partition, index)).leader_epoch
+        if written <= epoch:
+            found = written, entry.end
+    return found
+
+
+HANDLERS: Final = {
+    FETCH: fetch,
+    LIST_OFFSETS: list_offsets,
+    OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+}

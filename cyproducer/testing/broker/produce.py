@@ -1,0 +1,246 @@
+"""Produce of an embedded cluster.
+
+Owns the checks of a batch in Kafka's order, appending it, and the response. Does not own the rules for
+sequences and open transactions (``partitions``) or what coordinators answer (``transactions``).
+
+From version 12 on a leader adds the partitions of a request to the transaction for which its log has none
+open; up to version 11 it only asks whether they are added (KIP-890). The connection's next request waits
+meanwhile.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import batches
+from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
+from cyproducer.testing.broker.server import LATER, Call
+from cyproducer.testing.broker.transactions import Place
+from cyproducer.testing.broker.world import NS_PER_MS
+from cyproducer.wire.messages import PRODUCE
+
+ADDS_PARTITIONS: Final = 12
+"""From this version on, Produce adds its partitions, and may answer CONCURRENT_TRANSACTIONS."""
+HAS_ABORTABLE: Final = 11
+"""From this version on, Produce may answer TRANSACTION_ABORTABLE."""
+NAMES_LEADER: Final = 10
+UNREACHED: Final = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+Key = tuple[str | bytes, int]
+"""A topic as the request names it, and a partition."""
+
+
+class Part(NamedTuple):
+    """A partition's batch that may be appended, as far as a broker knows without its logs."""
+
+    key: Key
+    partition: Partition
+    data: bytes
+    batch: Header
+
+
+class Answer:
+    """The response, while the parts of its partitions are collected."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.parts: dict[Key, Any] = {}
+        self.missing = sum(len(topic.partition_data) for topic in call.request.topic_data)
+
+    def put(
+        self,
+        key: Key,
+        code: int,
+        offset: int = -1,
+        stamp_ms: int = -1,
+        start: int = -1,
+        text: str | None = None,
+    ) -> None:
+        """Sets a partition's part."""
+        leader = PRODUCE.response.LeaderIdAndEpoch()
+        call = self.call
+        if code == ErrorCode.NOT_LEADER_FOR_PARTITION and call.version >= NAMES_LEADER:
+            topic = call.cluster.topic(key[0])
+            if topic is not None and key[1] < len(topic.partitions):
+                leader = PRODUCE.response.LeaderIdAndEpoch(
+                    *call.cluster.topics.view(call.node.id, topic.partitions[key[1]])
+                )
+        self.parts[key] = PRODUCE.response.PartitionProduceResponse(
+            key[1], code, -1 if code else offset, -1 if code else stamp_ms, start, [], text, leader
+        )
+        self.missing -= 1
+        if self.missing == 0:
+            self.send()
+
+    def send(self) -> None:
+        """Responds, once all parts are known."""
+        call, response = self.call, PRODUCE.response
+        if call.request.acks == 0:
+            if any(part.error_code for part in self.parts.values()):
+                # There is no other way to report the error.
+                call.hang_up()
+            else:
+                call.silence()
+            return
+        topics = []
+        for topic in call.request.topic_data:
+            name = named(call, topic)
+            parts = [self.parts[name, each.index] for each in topic.partition_data]
+            topics.append(response.TopicProduceResponse(topic.name, topic.topic_id, parts))
+        nodes = []
+        if call.version >= NAMES_LEADER:
+            leaders = {part.current_leader.leader_id for part in self.parts.values()}
+            nodes = [
+                response.NodeEndpoint(node.id, node.host, node.port, None)
+                for node in call.cluster.nodes.values()
+                if node.id in leaders
+            ]
+        call.answer(response(topics, 0, nodes))
+
+
+def named(call: Call, topic: Any) -> str | bytes:
+    """Returns how a request of this version names a topic."""
+    return topic.topic_id if call.version >= 13 else topic.name  # type: ignore[no-any-return]
+
+
+def produce(call: Call) -> Any:
+    request = call.request
+    answer = Answer(call)
+    if not answer.missing:
+        answer.send()
+        return LATER
+    parts = []
+    for topic in request.topic_data:
+        name = named(call, topic)
+        found = call.cluster.topic(name)
+        for each in topic.partition_data:
+            key = (name, each.index)
+            code, text = _refusal(call, name, found, each)
+            if code:
+                answer.put(key, code, text=text)
+            else:
+                assert found is not None
+                header = batches.read(each.records).header
+                parts.append(Part(key, found.partitions[each.index], each.records, header))
+    if parts and request.transactional_id is not None:
+        _in_transaction(call, answer, parts)
+    else:
+        for part in parts:
+            _take(call, answer, part, None)
+    return LATER
+
+
+def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> tuple[int, str | None]:
+    """Returns an error code for a partition's batch, without a look at its log; and a text for it."""
+    request, cluster = call.request, call.cluster
+    if request.acks not in (-1, 0, 1):
+        return ErrorCode.INVALID_REQUIRED_ACKS, None
+    if topic is None:
+        by_id = isinstance(name, bytes)
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not call.allowed("WRITE", "transactional_id", transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+    if not call.allowed("WRITE", "topic", topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+    if code := call.fault(topic.name, given.index):
+        return code, None
+    if not 0 <= given.index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if topic.partitions[given.index].leader != call.node.id:
+        return ErrorCode.NOT_LEADER_FOR_PARTITION, None
+    data = given.records
+    if problem := batches.problem_of(data):
+        return ErrorCode.INVALID_RECORD, problem
+    most = cluster.config(topic.name, "max.message.bytes")
+    if len(data) > most:
+        text = f"the batch has {len(data)} bytes, max.message.bytes is {most}"
+        return ErrorCode.MESSAGE_SIZE_TOO_LARGE, text
+    if not batches.has_right_checksum(data):
+        return ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong"
+    batch = batches.read(data)
+    if batch.producer_id >= 0 and (batch.epoch < 0 or batch.first_sequence < 0):
+        return ErrorCode.INVALID_RECORD, "an idempotent batch needs an epoch and a sequence"
+    if bool(batch.attributes & batches.TRANSACTIONAL) != (transactional_id is not None):
+        return ErrorCode.INVALID_TXN_STATE, "the batch and the request differ in being of a transaction"
+    return ErrorCode.NO_ERROR, None
+
+
+def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
+    """Takes the batches of a transaction once the coordinator has confirmed it, if that is needed."""
+    request, transactions = call.request, call.cluster.transactions
+    identities = {(part.batch.producer_id, part.batch.epoch) for part in parts}
+    if len(identities) > 1:
+        for part in parts:
+            answer.put(part.key, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return
+    ((producer_id, epoch),) = identities
+    adds = call.version >= ADDS_PARTITIONS
+    unsure = [part for part in parts if not part.partition.has_open(producer_id, epoch)]
+    guards: dict[Place, Guard] = {}
+
+    def begin() -> None:
+        for part in unsure:
+            guards[part.partition.place] = part.partition.guard(part.batch, adds)
+
+    def told(codes: dict[Place, int]) -> None:
+        for part in parts:
+            code = _translated(codes.get(part.partition.place, 0), call.version)
+            if code:
+                answer.put(part.key, code)
+            else:
+                _take(call, answer, part, guards.get(part.partition.place))
+
+    if unsure:
+        places = [part.partition.place for part in unsure]
+        transactions.ask(
+            call.node.id, request.transactional_id, producer_id, epoch, places, adds, adds, told, begin
+        )
+    else:
+        told({})
+
+
+def _translated(code: int, version: int) -> int:
+    """Returns the code that a version of Produce has for the coordinator's one."""
+    if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < HAS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
+    """Appends a batch, or refuses it; ``guard``: what the coordinator has confirmed of it."""
+    cluster, partition, data = call.cluster, part.partition, part.data
+    state = partition.producers.get(part.batch.producer_id)
+    if part.batch.transactional:
+        code, known = partition.check_transactional(part.batch, guard)
+    elif state is not None and state.started is not None:
+        code, known = int(ErrorCode.INVALID_TXN_STATE), None
+    else:
+        code, known = partition.check(part.batch, False, False)
+    if code:
+        answer.put(part.key, code)
+        return
+    stamp_ms = -1
+    if known is None:
+        if cluster.config(partition.topic, "message.timestamp.type") == "LogAppendTime":
+            stamp_ms = cluster.world.now_ns // NS_PER_MS
+            data = batches.stamped(data, stamp_ms)
+        if not cluster.has_room(partition, len(data)):
+            answer.put(part.key, ErrorCode.POLICY_VIOLATION, text=cluster.why_full())
+            return
+        placed = batches.placed(data, partition.end, partition.epoch)
+        known = partition.append(part.batch, placed, cluster.world.now_ns)
+        partition.sync(partition.epoch, partition.end)
+    else:
+        kept = batches.read(known.data)
+        stamp_ms = kept.max_ms if kept.attributes & batches.LOG_APPEND_TIME else -1
+    answer.put(part.key, ErrorCode.NO_ERROR, known.offset, stamp_ms, partition.log_start)
+
+
+HANDLERS: Final = {PRODUCE: produce}

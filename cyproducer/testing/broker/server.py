@@ -1,0 +1,325 @@
+"""The sockets of an embedded cluster: nodes, connections, and the way of a request to its handler.
+
+Owns listening, framing, the order of a connection's requests, versions, and answering. Does not own what a
+request means (``handlers``) or any state of the cluster (``cluster``). Everything runs on the thread of one
+asyncio loop.
+
+As in Kafka, a connection has one request at a time: the next one is handled once the response to this one is
+written. A request that waits (Fetch, JoinGroup) makes those behind it wait.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from cyproducer.errors import KafkaProtocolError
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.world import NS_PER_MS, World
+from cyproducer.wire.messages import API_VERSIONS
+from cyproducer.wire.schema import Api, RequestHeader, read_header
+
+if TYPE_CHECKING:
+    from cyproducer.testing.broker.cluster import EmbeddedCluster
+
+log = logging.getLogger("cyproducer.testing")
+
+HOST: Final = "127.0.0.1"
+LARGEST_FRAME: Final = 100 << 20
+"""``socket.request.max.bytes``"""
+
+LATER: Final = object()
+"""What a handler returns if it calls ``Call.answer()`` itself, now or later."""
+
+
+class LoopWorld(World):
+    """Real time, which a test may push forward, and events on an asyncio loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        super().__init__(time.monotonic_ns(), self._real_ns())
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ns = 0
+
+    def _real_ns(self) -> int:
+        return time.monotonic_ns() + self._offset_ns
+
+    def touch(self) -> None:
+        """Takes over the real time. To be called before anything else happens in a turn of the loop."""
+        self.now_ns = max(self.now_ns, self._real_ns())
+
+    def advance(self, delay_ms: float) -> None:
+        """Pushes time forward, and runs what is due."""
+        self._offset_ns += int(delay_ms * NS_PER_MS)
+        self._run()
+
+    def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
+        when_ns = super().at(when_ns, act, *args)
+        self._schedule()
+        return when_ns
+
+    def _schedule(self) -> None:
+        due_ns = self.next_ns
+        if due_ns is None or (self._timer is not None and self._due_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ns = due_ns
+        self._timer = self._loop.call_later(max(0.0, (due_ns - self._real_ns()) / 1e9), self._run)
+
+    def _run(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.touch()
+        self.run_due()
+        self._schedule()
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+        self.over = True
+        self._events.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Call:
+    """A request, its connection, and the way back."""
+
+    __slots__ = ("api", "connection", "header", "is_over", "node", "request", "seen")
+
+    def __init__(self, connection: "Connection", api: Api, header: RequestHeader, request: Any) -> None:
+        self.connection = connection
+        self.node = connection.node
+        self.api = api
+        self.header = header
+        self.request = request
+        self.is_over = False
+        #: The rules for faults that this request has met: see ``faults``.
+        self.seen: dict[Any, int] = {}
+
+    @property
+    def version(self) -> int:
+        return self.header.version
+
+    @property
+    def cluster(self) -> "EmbeddedCluster":
+        return self.node.cluster
+
+    @property
+    def world(self) -> LoopWorld:
+        return self.node.cluster.world
+
+    @property
+    def principal(self) -> str:
+        """Who sent it, as in "User:alice"."""
+        return self.connection.principal or "User:ANONYMOUS"
+
+    def fault(self, topic: str | None = None, partition: int | None = None) -> int:
+        """Returns the error code that the test has asked for; 0: none."""
+        return self.cluster.faults.code(self, topic, partition)
+
+    def allowed(self, operation: str, kind: str, name: str) -> bool:
+        """Whether the principal may do this; ``kind``: "topic", "group", "transactional_id", "cluster"."""
+        return self.cluster.access.allows(self.principal, operation, kind, name)
+
+    def answer(self, response: Any) -> None:
+        """Sends the response. The first call counts."""
+        if not self.is_over:
+            self.is_over = True
+            self.connection.respond(self, response)
+
+    def silence(self) -> None:
+        """Ends the request without a response."""
+        if not self.is_over:
+            self.is_over = True
+            self.connection.respond(self, None)
+
+    def hang_up(self) -> None:
+        """Closes the connection at once, without a response."""
+        self.is_over = True
+        self.connection.cut()
+
+
+Handler = Callable[[Call], Any]
+"""Returns the response, or ``LATER``."""
+
+
+class Connection(asyncio.Protocol):
+    """A node's end of one connection."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        #: None until it is authenticated, if that is needed.
+        self.principal = node.cluster.access.anonymous
+        #: The state of an authentication: owned by ``authentication``.
+        self.session: Any = None
+        self.is_gone = False
+        self._transport: asyncio.Transport | None = None
+        self._inbox = bytearray()
+        self._queue: deque[bytes] = deque()
+        self._busy = False
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.node.connections.add(self)
+        self.node.cluster.access.connected(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_gone = True
+        self._queue.clear()
+        self.node.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        inbox = self._inbox
+        inbox += data
+        start = 0
+        while len(inbox) - start >= 4:
+            size = int.from_bytes(inbox[start : start + 4], "big", signed=True)
+            if not 0 <= size <= LARGEST_FRAME:
+                log.warning("node %d closes a connection: a frame of %d bytes", self.node.id, size)
+                self.cut()
+                return
+            if len(inbox) - start - 4 < size:
+                break
+            self._queue.append(bytes(memoryview(inbox)[start + 4 : start + 4 + size]))
+            start += 4 + size
+        if start:
+            del inbox[:start]
+        self._go_on()
+
+    def _go_on(self) -> None:
+        world = self.node.cluster.world
+        world.touch()
+        while self._queue and not self._busy and not self.is_gone:
+            self._busy = True
+            self._handle(self._queue.popleft())
+
+    def _handle(self, frame: bytes) -> None:
+        cluster = self.node.cluster
+        try:
+            header = read_header(frame)
+            api = cluster.apis.get(header.api_key)
+            lowest, highest = cluster.versions.get(header.api_key, (0, -1))
+            if api is None or not lowest <= header.version <= highest:
+                self._refuse_version(header)
+                return
+            _, request = api.decode_request(frame)
+        except KafkaProtocolError as error:
+            log.warning("node %d closes a connection: %s", self.node.id, error)
+            self.cut()
+            return
+        call = Call(self, api, header, request)
+        if not cluster.access.admits(call):
+            self.cut()
+            return
+        if cluster.faults.cuts(call, before=True):
+            self.cut()
+            return
+        try:
+            response = cluster.handlers[api](call)
+        except Exception:
+            log.exception("node %d: %s v%d failed", self.node.id, api.name, header.version)
+            self.cut()
+            return
+        if response is not LATER:
+            call.answer(response)
+
+    def _refuse_version(self, header: RequestHeader) -> None:
+        # A client must learn the versions from a broker that is older than it (KIP-511).
+        if header.api_key == API_VERSIONS.key:
+            response = self.node.cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION)
+            self._send(API_VERSIONS.encode_response(0, header.correlation_id, response))
+            return
+        log.warning("node %d closes a connection: %s is not supported", self.node.id, header)
+        self.cut()
+
+    def respond(self, call: Call, response: Any) -> None:
+        """Sends a response, in the node's time; None: there is none."""
+        cluster = self.node.cluster
+        if self.is_gone:
+            return
+        if cluster.faults.cuts(call, before=False):
+            self.cut()
+            return
+        if response is None:
+            self._finish(0)
+            return
+        throttle_ms = cluster.faults.throttle_ms(call)
+        if throttle_ms and "throttle_time_ms" in response._fields:
+            response = response._replace(throttle_time_ms=throttle_ms)
+        cluster.note(call, response)
+        frame = call.api.encode_response(call.version, call.header.correlation_id, response)
+        if self.node.delay_ms:
+            cluster.world.after(self.node.delay_ms, self._send, frame, throttle_ms)
+        else:
+            self._send(frame, throttle_ms)
+
+    def _send(self, frame: bytes, throttle_ms: int = 0) -> None:
+        if not self.is_gone:
+            self.transport.write(frame)
+            self._finish(throttle_ms)
+
+    def _finish(self, throttle_ms: int) -> None:
+        """The next request may be handled; of a client that is throttled, later (KIP-219)."""
+        if throttle_ms:
+            self.node.cluster.world.after(throttle_ms, self._finish, 0)
+            return
+        self._busy = False
+        if self._queue:
+            # Not from here: many requests would nest.
+            self.node.cluster.loop.call_soon(self._go_on)
+
+    def cut(self) -> None:
+        """Closes the connection without sending what is left."""
+        self.is_gone = True
+        self._queue.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Node:
+    """One broker of the cluster."""
+
+    def __init__(self, cluster: "EmbeddedCluster", node_id: int, port: int = 0) -> None:
+        self.cluster = cluster
+        self.id = node_id
+        self.host = HOST
+        self.port = port
+        self.is_up = False
+        #: A model's broker may stand still; this one does not.
+        self.paused_until_ns = 0
+        self.delay_ms = 0.0
+        self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    async def start(self, tls: ssl.SSLContext | None) -> None:
+        """Listens, on the same port as before if there was one."""
+        self._server = await self.cluster.loop.create_server(
+            lambda: Connection(self), self.host, self.port, ssl=tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.is_up = True
+
+    def stop(self) -> None:
+        """Closes all connections, and refuses new ones."""
+        self.is_up = False
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self.connections):
+            connection.cut()

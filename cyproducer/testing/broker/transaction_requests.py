@@ -1,0 +1,325 @@
+"""Producer ids and transactions of an embedded cluster.
+
+Owns authorization, what a version can say, and the responses. Does not own what the requests mean
+(``transactions``, ``group_offsets``) or Produce (``produce``).
+"""
+
+import re
+from typing import Any, Final
+
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
+from cyproducer.testing.broker.homes import ID
+from cyproducer.testing.broker.server import LATER, Call
+from cyproducer.testing.broker.transactions import ONGOING, Place, State
+from cyproducer.testing.broker.world import NS_PER_MS
+from cyproducer.wire.messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    TXN_OFFSET_COMMIT,
+)
+from cyproducer.wire.schema import Api
+
+#: API -> the first version that may answer PRODUCER_FENCED; older ones say INVALID_PRODUCER_EPOCH.
+HAS_FENCED: Final[dict[Api, int]] = {
+    INIT_PRODUCER_ID: 4,
+    ADD_PARTITIONS_TO_TXN: 2,
+    ADD_OFFSETS_TO_TXN: 2,
+    END_TXN: 2,
+    TXN_OFFSET_COMMIT: 1 << 15,
+}
+STATES: Final = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+    "PrepareEpochFence",
+)  # fmt: skip
+
+
+def _refusal(call: Call, transactional_id: str) -> int:
+    """Returns why a request to an id's coordinator is refused, or NO_ERROR."""
+    if not call.allowed("WRITE", "transactional_id", transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if code := call.fault():
+        return code
+    homes = call.cluster.homes
+    return homes.code(call.node.id, homes.home(ID, transactional_id))
+
+
+def _sayable(call: Call, code: int) -> int:
+    """Returns a code that the version knows."""
+    if code == ErrorCode.PRODUCER_FENCED and call.version < HAS_FENCED.get(call.api, 0):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def init_producer_id(call: Call) -> Any:
+    request = call.request
+
+    def told(code: int, producer_id: int = -1, epoch: int = -1) -> None:
+        call.answer(INIT_PRODUCER_ID.response(0, _sayable(call, code), producer_id, epoch))
+
+    if request.transactional_id is None:
+        if code := call.fault():
+            told(code)
+        else:
+            told(ErrorCode.NO_ERROR, call.cluster.topics.new_producer_id(), 0)
+    elif code := _refusal(call, request.transactional_id):
+        told(code)
+    else:
+        call.cluster.transactions.init_producer_id(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            request.producer_id,
+            request.producer_epoch,
+            told,
+        )
+    return LATER
+
+
+def _topic_refusal(call: Call, place: Place, operation: str) -> int:
+    if not call.allowed(operation, "topic", place[0]):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topic = call.cluster.topic(place[0])
+    known = topic is not None and 0 <= place[1] < len(topic.partitions)
+    return ErrorCode.NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def add_partitions(call: Call) -> Any:
+    request, response = call.request, ADD_PARTITIONS_TO_TXN.response
+    places = [(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
+
+    def answer(codes: dict[Place, int]) -> None:
+        topics = [
+            response.AddPartitionsToTxnTopicResult(
+                topic.name,
+                [
+                    response.AddPartitionsToTxnPartitionResult(index, codes[topic.name, index])
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ]
+        call.answer(response(0, ErrorCode.NO_ERROR, [], topics))
+
+    def told(code: int) -> None:
+        answer(dict.fromkeys(places, _sayable(call, code)))
+
+    transactional_id = request.v3_and_below_transactional_id
+    if code := _refusal(call, transactional_id):
+        told(code)
+        return LATER
+    codes = {place: _topic_refusal(call, place, "WRITE") for place in places}
+    if any(codes.values()):
+        # Nothing is added.
+        answer({place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()})
+    else:
+        call.cluster.transactions.add(
+            transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            places,
+            False,
+            told,
+        )
+    return LATER
+
+
+def add_offsets(call: Call) -> Any:
+    request = call.request
+
+    def told(code: int) -> None:
+        call.answer(ADD_OFFSETS_TO_TXN.response(0, _sayable(call, code)))
+
+    if code := _refusal(call, request.transactional_id):
+        told(code)
+    elif not call.allowed("READ", "group", request.group_id):
+        told(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    else:
+        place = call.cluster.offsets.group(request.group_id).place
+        call.cluster.transactions.add(
+            request.transactional_id, request.producer_id, request.producer_epoch, [place], False, told
+        )
+    return LATER
+
+
+def end_txn(call: Call) -> Any:
+    request = call.request
+
+    def told(code: int, producer_id: int = -1, epoch: int = -1) -> None:
+        call.answer(END_TXN.response(0, _sayable(call, code), producer_id, epoch))
+
+    if code := _refusal(call, request.transactional_id):
+        told(code)
+    else:
+        call.cluster.transactions.end(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.committed,
+            call.version >= 5,
+            told,
+        )
+    return LATER
+
+
+def txn_offset_commit(call: Call) -> Any:
+    request, response = call.request, TXN_OFFSET_COMMIT.response
+    offsets = {
+        (topic.name, each.partition_index): Offset(
+            each.committed_offset, each.committed_leader_epoch, each.committed_metadata
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    codes = {place: _topic_refusal(call, place, "READ") for place in offsets}
+
+    def told(code: int) -> None:
+        final = {place: known or _sayable(call, code) for place, known in codes.items()}
+        topics = [
+            response.TxnOffsetCommitResponseTopic(
+                topic.name,
+                [
+                    response.TxnOffsetCommitResponsePartition(
+                        each.partition_index, final[topic.name, each.partition_index]
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        call.answer(response(0, topics))
+
+    allowed = {place: offset for place, offset in offsets.items() if not codes[place]}
+    if not call.allowed("WRITE", "transactional_id", request.transactional_id):
+        told(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif not call.allowed("READ", "group", request.group_id):
+        told(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    elif code := call.fault():
+        told(code)
+    elif not allowed:
+        told(ErrorCode.NO_ERROR)
+    else:
+        call.cluster.offsets.commit(
+            call.node.id,
+            call.version,
+            TxnOffsetCommit(
+                request.transactional_id,
+                request.group_id,
+                request.producer_id,
+                request.producer_epoch,
+                request.generation_id,
+                request.member_id,
+                request.group_instance_id,
+                allowed,
+            ),
+            told,
+        )
+    return LATER
+
+
+# Descriptions
+
+
+def describe_transactions(call: Call) -> Any:
+    response = DESCRIBE_TRANSACTIONS.response
+    return response(0, [_description(call, each) for each in call.request.transactional_ids])
+
+
+def _description(call: Call, transactional_id: str) -> Any:
+    make = DESCRIBE_TRANSACTIONS.response.TransactionState
+    homes, code = call.cluster.homes, 0
+    if not call.allowed("DESCRIBE", "transactional_id", transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    code = code or call.fault() or homes.code(call.node.id, homes.home(ID, transactional_id))
+    state = code or call.cluster.transactions.describe(transactional_id)
+    if not isinstance(state, State):
+        return make(state, transactional_id, "", 0, -1, -1, -1, [])
+    topics: dict[str, list[int]] = {}
+    for name, index in sorted(state.places):
+        topics.setdefault(name, []).append(index)
+    return make(
+        ErrorCode.NO_ERROR,
+        transactional_id,
+        state.name,
+        state.timeout_ms,
+        -1 if state.started_ns < 0 else state.started_ns // NS_PER_MS,
+        state.producer_id,
+        state.epoch,
+        [DESCRIBE_TRANSACTIONS.response.TopicData(name, indexes) for name, indexes in topics.items()],
+    )
+
+
+def list_transactions(call: Call) -> Any:
+    request, response = call.request, LIST_TRANSACTIONS.response
+    if code := call.fault():
+        return response(0, code, [], [])
+    unknown = [name for name in request.state_filters if name not in STATES]
+    pattern = request.transactional_id_pattern if call.version >= 2 else None
+    found = []
+    for txn in call.cluster.transactions.ids.values():
+        state = txn.state
+        if state is None or txn.home.leader != call.node.id:
+            continue
+        if not call.allowed("DESCRIBE", "transactional_id", txn.id):
+            continue
+        if request.state_filters and state.name not in request.state_filters:
+            continue
+        if request.producer_id_filters and state.producer_id not in request.producer_id_filters:
+            continue
+        if call.version >= 1 and request.duration_filter >= 0:
+            age_ms = (call.world.now_ns - state.started_ns) // NS_PER_MS
+            if state.name != ONGOING or age_ms < request.duration_filter:
+                continue
+        if pattern and not re.fullmatch(pattern, txn.id):
+            continue
+        found.append(response.TransactionState(txn.id, state.producer_id, state.name))
+    return response(0, ErrorCode.NO_ERROR, unknown, found)
+
+
+def describe_producers(call: Call) -> Any:
+    response = DESCRIBE_PRODUCERS.response
+    topics = []
+    for topic in call.request.topics:
+        found = call.cluster.topic(topic.name)
+        parts = []
+        for index in topic.partition_indexes:
+            code = ErrorCode.NO_ERROR
+            if not call.allowed("READ", "topic", topic.name):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif found is None or not 0 <= index < len(found.partitions):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif found.partitions[index].leader != call.node.id:
+                code = ErrorCode.NOT_LEADER_FOR_PARTITION
+            if code or found is None:
+                parts.append(response.PartitionResponse(index, code, None, []))
+                continue
+            producers = [
+                response.ProducerState(
+                    producer_id,
+                    state.epoch,
+                    state.batches[-1].last if state.batches else -1,
+                    state.last_ns // NS_PER_MS,
+                    state.term,
+                    -1 if state.started is None else state.started,
+                )
+                for producer_id, state in found.partitions[index].producers.items()
+            ]
+            parts.append(response.PartitionResponse(index, ErrorCode.NO_ERROR, None, producers))
+        topics.append(response.TopicResponse(topic.name, parts))
+    return response(0, topics)
+
+
+HANDLERS: Final = {
+    INIT_PRODUCER_ID: init_producer_id,
+    ADD_PARTITIONS_TO_TXN: add_partitions,
+    ADD_OFFSETS_TO_TXN: add_offsets,
+    END_TXN: end_txn,
+    TXN_OFFSET_COMMIT: txn_offset_commit,
+    DESCRIBE_TRANSACTIONS: describe_transactions,
+    LIST_TRANSACTIONS: list_transactions,
+    DESCRIBE_PRODUCERS: describe_producers,
+}
