@@ -1,7 +1,7 @@
-"""A Kafka cluster for tests in a process of its own: librdkafka's mock, from the confluent-kafka wheel.
+"""``EmbeddedBroker``: a Kafka cluster for tests, demos and laptops, in Python and in memory.
 
-Owns that process and the communication with it; `mock_cluster` runs inside it. All calls run on the calling
-thread. The process ends when its stdin pipe closes, so also when its parent is killed.
+Owns its public API, and the names of requests and errors in it. Does not own the cluster
+(``testing/broker``), which runs on a thread or in a process of its own.
 
 As a pytest fixture::
 
@@ -13,55 +13,31 @@ As a pytest fixture::
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import json
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from cyproducer.base.greenlet_hubs import is_patched
 from cyproducer.errors import BrokerResponseError, kafka_errors
-from cyproducer.wire.messages import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    INIT_PRODUCER_ID,
-    PRODUCE,
-    TXN_OFFSET_COMMIT,
-)
+from cyproducer.records.topic_names import legal_topic
+from cyproducer.testing.broker import releases
 
-MOCK_CLUSTER = Path(__file__).with_name("mock_cluster.py")
-STOP_TIMEOUT_S = 5.0
-
-REQUESTS = {
-    api.name: api.key
-    for api in (
-        PRODUCE,
-        INIT_PRODUCER_ID,
-        ADD_PARTITIONS_TO_TXN,
-        ADD_OFFSETS_TO_TXN,
-        TXN_OFFSET_COMMIT,
-        END_TXN,
-    )
-}
-"""The requests that can fail by name. The mock cluster ignores errors for Metadata and FindCoordinator, and
-its ApiVersions responses with an error are malformed."""
+if TYPE_CHECKING:
+    from cyproducer.testing.broker.control import StoredRecord
+    from cyproducer.testing.broker.runner import ClusterProcess, ClusterThread
 
 # Where kafka-python's name, which is the class's ``message``, is not the protocol guide's of today.
-_NAMES_IN_THE_GUIDE = {
+_NAMES_IN_THE_GUIDE: Final = {
     -1: "UNKNOWN_SERVER_ERROR",
     6: "NOT_LEADER_OR_FOLLOWER",
     10: "MESSAGE_TOO_LARGE",
     17: "INVALID_TOPIC_EXCEPTION",
 }
-ERRORS = {str(error.message): code for code, error in kafka_errors.items() if code} | {
+ERRORS: Final = {str(error.message): code for code, error in kafka_errors.items() if code} | {
     name: code for code, name in _NAMES_IN_THE_GUIDE.items()
 }
 """The names of error codes: the protocol guide's, and those that this package's errors have."""
+_ALWAYS: Final = -1
 
 
 class EmbeddedBrokerError(RuntimeError):
@@ -69,45 +45,69 @@ class EmbeddedBrokerError(RuntimeError):
 
 
 class EmbeddedBroker:
-    """One or more brokers on free ports of 127.0.0.1, with the protocol of a real Kafka and no disk.
+    """One or more brokers on free ports of 127.0.0.1, with Kafka's protocol and no disk.
 
-    Supports produce, consume, idempotence, transactions and failures on request (`fail`, `fail_next`,
-    `take_down`, `delay`, `move_leader`). It is not Kafka: topics are in memory, each partition keeps only its
-    last 5 MB, and there is no replication, no TLS, no SASL and no admin API (use `create_topic`). A topic
-    that is used without having been created gets four partitions.
+    Clients of Kafka connect to it as to a Kafka 4.1: producers with idempotence and transactions of both
+    protocols, readers of committed records, and administration. ``docs/testing.md`` has a table of what it
+    does, and of what is not as in Kafka: topics are in memory, and there is no replication.
 
-    Transactions are those of Kafka before 4.0 (the first protocol). A producer sees no difference, but that
-    nothing fences it unless `fail` does. Consumers do: ``read_committed`` hides no record, offsets that a
-    transaction commits are not kept, and a consumer that verifies checksums (``check.crcs``) fails where a
-    transaction ends.
-
-    Connect with ``security_protocol="PLAINTEXT"``, the default: librdkafka's mock has nothing else. With
-    another one the producer's error says that the port has no TLS, or no SASL, and which protocol to set.
+    Everything is kept until ``stop()``, unless ``max_bytes`` bounds it. ``records()`` returns what was
+    written. ``fail``, ``cut``, ``throttle``, ``delay``, ``take_down``, ``move_leader`` and
+    ``move_coordinator`` cause trouble.
 
     Can be used as a context manager. Thread-safe.
 
     Args:
         brokers: Number of brokers; their ids are 1, 2, ...
-        partitions: Number of partitions that `create_topic` uses by default.
+        partitions: Number of partitions of a topic that is created without a number, or on demand.
         topics: Topics to create at the start, name to number of partitions.
+        auto_create: Whether a topic that a client asks for is created (``auto.create.topics.enable``).
+        max_bytes: How many bytes all logs together may hold. A broker that is full refuses records with
+            POLICY_VIOLATION and says why. None: no limit.
+        kafka_version: The release whose versions of requests, and protocol of transactions, the brokers have:
+            "2.1" to "4.1".
+        process: Whether it runs in a process of its own instead of a thread of this one. It starts in about
+            0.3 s then instead of 5 ms, and takes no part in this process's GIL. None: only if gevent or
+            eventlet has patched this process.
 
     Raises:
-        ValueError: ``brokers`` or a number of partitions is below one.
+        ValueError: a number is below one, a topic's name is not allowed, or ``kafka_version`` is no release.
     """
 
     def __init__(
-        self, brokers: int = 1, partitions: int = 3, topics: Mapping[str, int] | None = None
+        self,
+        brokers: int = 1,
+        partitions: int = 3,
+        topics: Mapping[str, int] | None = None,
+        *,
+        auto_create: bool = True,
+        max_bytes: int | None = None,
+        kafka_version: str = "4.1",
+        process: bool | None = None,
     ) -> None:
-        self._topics = dict(topics or {})
-        for name, number in {"brokers": brokers, "partitions": partitions, **self._topics}.items():
+        named = dict(topics or {})
+        numbers: dict[str, int] = {"brokers": brokers, "partitions": partitions, **named}
+        if max_bytes is not None:
+            numbers["max_bytes"] = max_bytes
+        for name, number in numbers.items():
             if number < 1:
                 raise ValueError(f"{name} is {number}: must be at least 1")
+        for name in named:
+            legal_topic(name)
         self._brokers = brokers
-        self._partitions = partitions
-        self._lock = threading.Lock()
-        """Guards the process and its pipes: one command at a time, each followed by its reply."""
-        self._process: subprocess.Popen[str] | None = None
+        self._process = process
+        self._options = {
+            "nodes": brokers,
+            "partitions": partitions,
+            "topics": named,
+            "auto_create": auto_create,
+            "max_bytes": max_bytes,
+            "release": releases.parsed(kafka_version),
+        }
+        self._running: ClusterThread | ClusterProcess | None = None
         self._bootstrap_servers = ""
+
+    # Its life
 
     @property
     def bootstrap_servers(self) -> str:
@@ -116,61 +116,42 @@ class EmbeddedBroker:
         Raises:
             EmbeddedBrokerError: The broker was not started, or was stopped.
         """
-        if self._process is None:
+        if self._running is None:
             raise EmbeddedBrokerError("the embedded broker is not running: call start() or use `with`")
         return self._bootstrap_servers
 
     @property
     def pid(self) -> int | None:
-        """The id of the broker's process, ``None`` while there is none."""
-        return None if self._process is None else self._process.pid
+        """The id of the process that it runs in, ``None`` while it does not run."""
+        return None if self._running is None else self._running.pid
 
     def start(self) -> EmbeddedBroker:
-        """Start the brokers. Returns when they respond; does nothing if they are already running.
+        """Start the brokers. Returns when they listen; does nothing if they are already running.
 
         Raises:
-            ModuleNotFoundError: confluent-kafka is not installed.
-            EmbeddedBrokerError: The process ended at once, the installed confluent-kafka has no mock cluster,
-                or a topic given to the constructor cannot be created.
+            EmbeddedBrokerError: The process ended at once.
+            OSError: A port cannot be opened.
         """
-        if importlib.util.find_spec("confluent_kafka") is None:
-            advice = "pip install 'cyproducer[testing]'"
-            if sys.version_info >= (3, 15):
-                advice = "it has no wheels for Python 3.15 and later"
-            raise ModuleNotFoundError(
-                "EmbeddedBroker runs the mock cluster of the package confluent-kafka, which is missing: "
-                f"{advice}",
-                name="confluent_kafka",
-            )
-        with self._lock:
-            if self._process is not None:
-                return self
-            # By path and with -P: the child imports nothing of cyproducer or the current directory.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(MOCK_CLUSTER), str(self._brokers)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                # Ctrl-C must reach only the parent, which may still want to drain.
-                start_new_session=True,
-            )
-            try:
-                self._bootstrap_servers = str(self._answer(self._process)["bootstrap_servers"])
-            except BaseException:
-                self._end()
-                raise
+        if self._running is not None:
+            return self
+        # Imported here: asyncio takes long, and a program may use only MockProducer.
+        from cyproducer.testing.broker import runner
+
+        in_process = is_patched() if self._process is None else self._process
+        running = runner.ClusterProcess(self._options) if in_process else runner.ClusterThread(self._options)
         try:
-            for name, partitions in self._topics.items():
-                self.create_topic(name, partitions)
-        except BaseException:
-            self.stop()
-            raise
+            running.start()
+        except runner.Ended as error:
+            raise EmbeddedBrokerError(f"the embedded broker did not start: {error}") from None
+        self._running = running
+        self._bootstrap_servers = str(self._call("addresses"))
         return self
 
     def stop(self) -> None:
-        """End the process and with it all topics; does nothing if it is not running."""
-        with self._lock:
-            self._end()
+        """End the brokers and with them all topics; does nothing if they are not running."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
 
     def __enter__(self) -> EmbeddedBroker:
         return self.start()
@@ -180,13 +161,44 @@ class EmbeddedBroker:
     ) -> None:
         self.stop()
 
+    # Topics and records
+
     def create_topic(self, name: str, partitions: int | None = None) -> None:
         """Create a topic; the default number of partitions is the constructor's.
 
         Raises:
             EmbeddedBrokerError: The topic already exists, or the broker is not running.
         """
-        self._ask("create_topic", name, self._partitions if partitions is None else partitions, self._brokers)
+        self._call("create_topic", name, partitions)
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """The topics, name to number of partitions."""
+        found: dict[str, int] = self._call("topics")
+        return found
+
+    def records(
+        self, topic: str, partition: int | None = None, *, committed: bool = True
+    ) -> list[StoredRecord]:
+        """Return the records of a topic, or of one partition, partition by partition, in order.
+
+        Args:
+            topic: Its name.
+            partition: None for all.
+            committed: Leave out records of transactions that are open or were aborted, as readers with
+                ``isolation.level=read_committed`` do.
+
+        Returns:
+            Named tuples: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key``, ``value``,
+            ``headers``.
+
+        Raises:
+            EmbeddedBrokerError: There is no such topic or partition, or the broker is not running.
+        """
+        found: list[StoredRecord] = self._call("records", topic, partition, committed)
+        return found
+
+    # Trouble
 
     def fail_next(self, api_key: int, *error_codes: int) -> None:
         """Make the next requests of one kind fail, one per error code, at any of the brokers.
@@ -198,29 +210,77 @@ class EmbeddedBroker:
         Source: https://kafka.apache.org/protocol#protocol_api_keys and #protocol_error_codes.
 
         Raises:
-            EmbeddedBrokerError: The broker is not running.
+            EmbeddedBrokerError: There is no such request, or the broker is not running.
         """
-        self._ask("fail_next", api_key, list(error_codes))
+        for code in error_codes:
+            self._fault("fail", api_key, code, 1)
 
-    def fail(self, request: str, error: str | type[BrokerResponseError], times: int = 1) -> None:
-        """Make the next requests of one kind fail, at any of the brokers; like `fail_next`, by name.
+    def fail(
+        self,
+        request: str,
+        error: str | type[BrokerResponseError],
+        times: int = 1,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        broker_id: int | None = None,
+    ) -> None:
+        """Make the next requests of one kind fail; like `fail_next`, by name.
 
         Args:
-            request: ``"Produce"``, ``"InitProducerId"``, ``"AddPartitionsToTxn"``, ``"AddOffsetsToTxn"``,
-                ``"TxnOffsetCommit"`` or ``"EndTxn"``.
+            request: A request's name in Kafka's protocol: ``"Produce"``, ``"Fetch"``, ``"EndTxn"``, ...
             error: An error's name in Kafka's protocol (``"NOT_LEADER_OR_FOLLOWER"``), or its class in
                 ``cyproducer.errors``.
-            times: How many requests fail.
+            times: How many requests fail; -1: all until `clear_faults`.
+            topic: Fail only this topic's part of a request.
+            partition: Fail only this partition's part.
+            broker_id: Fail only at this broker.
 
         Raises:
-            ValueError: A name is unknown, the class belongs to no error code, or ``times`` is below one.
+            ValueError: A name is unknown, the class belongs to no error code, or ``times`` is 0.
             EmbeddedBrokerError: The broker is not running.
         """
-        if request not in REQUESTS:
-            raise ValueError(f"request={request!r}: must be one of {', '.join(REQUESTS)}")
-        if times < 1:
-            raise ValueError(f"times={times}: must be at least 1")
-        self._ask("fail_next", REQUESTS[request], [_error_code(error)] * times)
+        key = _api_key(request)
+        _check_times(times)
+        code = _error_code(error)
+        self._fault("fail", key, code, times, broker_id, topic, partition)
+
+    def cut(
+        self, request: str, times: int = 1, *, handled: bool = False, broker_id: int | None = None
+    ) -> None:
+        """Close the connection at the next requests of one kind, instead of responding.
+
+        Args:
+            request: As for `fail`.
+            times: As for `fail`.
+            handled: Whether the request is carried out before: the records of a Produce are written then,
+                and only the response is lost.
+            broker_id: As for `fail`.
+
+        Raises:
+            ValueError: The name is unknown, or ``times`` is 0.
+            EmbeddedBrokerError: The broker is not running.
+        """
+        key = _api_key(request)
+        _check_times(times)
+        self._fault("cut after" if handled else "cut before", key, 1, times, broker_id)
+
+    def throttle(self, request: str, throttle_ms: int, times: int = 1) -> None:
+        """Throttle the client at its next requests of one kind, for ``throttle_ms`` milliseconds (KIP-219).
+
+        Raises:
+            ValueError: The name is unknown, or a number is not positive.
+            EmbeddedBrokerError: The broker is not running.
+        """
+        key = _api_key(request)
+        _check_times(times)
+        if throttle_ms < 1:
+            raise ValueError(f"throttle_ms={throttle_ms}: must be at least 1")
+        self._fault("throttle", key, throttle_ms, times)
+
+    def clear_faults(self) -> None:
+        """Undo `fail_next`, `fail`, `cut`, `throttle` and `delay`, as far as they still apply."""
+        self._call("clear_faults")
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Make another broker the leader of a partition.
@@ -231,9 +291,25 @@ class EmbeddedBroker:
             ValueError: There is no such broker.
             EmbeddedBrokerError: There is no such partition, or the broker is not running.
         """
-        if not 1 <= broker_id <= self._brokers:
-            raise ValueError(f"broker_id={broker_id}: must be 1 to {self._brokers}")
-        self._ask("move_leader", topic, partition, broker_id)
+        self._check_broker(broker_id)
+        self._call("move_leader", topic, partition, broker_id)
+
+    def move_coordinator(self, kind: str, name: str, broker_id: int) -> None:
+        """Make another broker the coordinator of a group or a transactional id.
+
+        Args:
+            kind: ``"group"`` or ``"transactional_id"``.
+            name: The group's or transactional id's.
+            broker_id: The new coordinator.
+
+        Raises:
+            ValueError: ``kind`` is another word, or there is no such broker.
+            EmbeddedBrokerError: The broker is not running.
+        """
+        if kind not in ("group", "transactional_id"):
+            raise ValueError(f"kind={kind!r}: must be 'group' or 'transactional_id'")
+        self._check_broker(broker_id)
+        self._call("move_coordinator", kind, name, broker_id)
 
     def take_down(self, broker_id: int) -> None:
         """Close one broker's connections and refuse new ones until `bring_up`.
@@ -241,54 +317,67 @@ class EmbeddedBroker:
         Raises:
             EmbeddedBrokerError: There is no such broker, or the cluster is not running.
         """
-        self._ask("take_down", broker_id)
+        self._call("take_down", broker_id)
 
     def bring_up(self, broker_id: int) -> None:
         """Undo `take_down`."""
-        self._ask("bring_up", broker_id)
+        self._call("bring_up", broker_id)
 
-    def delay(self, broker_id: int, delay_ms: int) -> None:
+    def delay(self, broker_id: int, delay_ms: float) -> None:
         """Delay every response of one broker by ``delay_ms`` milliseconds; 0 ends the delay."""
-        self._ask("delay", broker_id, delay_ms)
+        self._call("delay", broker_id, delay_ms)
 
-    def _ask(self, command: str, *arguments: object) -> None:
-        with self._lock:
-            process = self._process
-            if process is None:
-                raise EmbeddedBrokerError(f"{command} needs a running embedded broker: call start() first")
-            try:
-                _pipe(process.stdin).write(json.dumps([command, *arguments]) + "\n")
-                _pipe(process.stdin).flush()
-            except BrokenPipeError:
-                raise self._ended(process) from None
-            self._answer(process)
+    def advance(self, milliseconds: float) -> None:
+        """Move the brokers' time forward, so that timeouts of transactions and sessions are over.
 
-    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        line = _pipe(process.stdout).readline()
-        if not line:
-            raise self._ended(process)
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EmbeddedBrokerError(answer["error"])
-        return answer
+        Raises:
+            EmbeddedBrokerError: The broker is not running.
+        """
+        self._call("advance", milliseconds)
 
-    def _ended(self, process: subprocess.Popen[str]) -> EmbeddedBrokerError:
-        status = process.wait(STOP_TIMEOUT_S)
-        return EmbeddedBrokerError(
-            f"the embedded broker's process ended with status {status}; its stderr says why"
-        )
+    def _check_broker(self, broker_id: int) -> None:
+        if not 1 <= broker_id <= self._brokers:
+            raise ValueError(f"broker_id={broker_id}: must be 1 to {self._brokers}")
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # Kill instead of closing stdin: a forked child may hold the pipe open, and nothing needs saving.
-        process.kill()
-        process.wait(STOP_TIMEOUT_S)
-        _pipe(process.stdout).close()
-        # Closing writes the buffered rest of a command to a dead process.
-        with contextlib.suppress(BrokenPipeError):
-            _pipe(process.stdin).close()
+    def _fault(
+        self,
+        kind: str,
+        api_key: int,
+        value: int,
+        times: int,
+        broker_id: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self._call("add_fault", kind, api_key, value, times, broker_id, topic, partition)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Calls a function of ``control`` where the cluster runs."""
+        running = self._running
+        if running is None:
+            raise EmbeddedBrokerError(f"{name} needs a running embedded broker: call start() first")
+        from cyproducer.testing.broker import control, runner
+
+        try:
+            return running.call(getattr(control, name), *arguments)
+        except control.Refused as error:
+            raise EmbeddedBrokerError(str(error)) from None
+        except runner.Ended as error:
+            raise EmbeddedBrokerError(f"{name} failed: the embedded broker is gone, {error}") from None
+
+
+def _api_key(request: str) -> int:
+    from cyproducer.testing.broker.cluster import HANDLERS
+
+    keys = {api.name: api.key for api in HANDLERS}
+    if request not in keys:
+        raise ValueError(f"request={request!r}: must be one of {', '.join(keys)}")
+    return keys[request]
+
+
+def _check_times(times: int) -> None:
+    if times < 1 and times != _ALWAYS:
+        raise ValueError(f"times={times}: must be at least 1, or -1 for all")
 
 
 def _error_code(error: str | type[BrokerResponseError]) -> int:
@@ -302,8 +391,3 @@ def _error_code(error: str | type[BrokerResponseError]) -> int:
             f"error={error!r}: must be a class of cyproducer.errors with an error code, or the code's name"
         )
     return int(code)
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None, "the process is started with both pipes"
-    return stream

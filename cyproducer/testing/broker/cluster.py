@@ -5,12 +5,13 @@ of the loop.
 """
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import fetch, metadata, produce, transaction_requests
+from cyproducer.testing.broker import fetch, metadata, produce, releases, transaction_requests
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.faults import Faults
 from cyproducer.testing.broker.group_offsets import Offsets
@@ -41,11 +42,15 @@ class EmbeddedCluster:
         auto_create: bool = True,
         access: Access | None = None,
         max_bytes: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        topics: Mapping[str, int] | None = None,
+        release: tuple[int, int] = releases.NEWEST,
     ) -> None:
         self.max_bytes = max_bytes
         #: The sum of the sizes of all batches.
         self.bytes = 0
         self.loop = loop
+        self.tls = tls
         self.world = LoopWorld(loop)
         self.cluster_id = uuid.UUID(int=self.world.random.getrandbits(128)).hex[:22]
         self.default_partitions = partitions
@@ -55,17 +60,20 @@ class EmbeddedCluster:
         self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
         self.topics = Cluster(self.world, nodes)
         self.homes = Homes(self.world, list(self.nodes))
-        self.transactions = Transactions(self.world, self.topics, self.homes, TransactionManners())
+        manners = TransactionManners(level=releases.transaction_level(release))
+        self.transactions = Transactions(self.world, self.topics, self.homes, manners)
         self.transactions.brokers.update(self.nodes)
         self.offsets = Offsets(self.world, self.homes, self.transactions)
         self.handlers = dict(HANDLERS)
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.
-        self.versions = {api.key: tuple(api.declared) for api in self.handlers}
+        self.versions = releases.versions(self.handlers, release)
         #: Called with each response, for a log of requests.
         self.on_response: list[Callable[[Call, Any], object]] = []
         #: Called when a partition has new records, or a new end for readers.
         self.on_append: list[Callable[[Partition], object]] = []
+        for name, number in (topics or {}).items():
+            self.create_topic(name, number)
 
     def note(self, call: Call, response: Any) -> None:
         for seen in self.on_response:
@@ -84,10 +92,6 @@ class EmbeddedCluster:
 
     def why_full(self) -> str:
         return f"the embedded broker is full: it holds {self.bytes} bytes, and max_bytes={self.max_bytes}"
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(node.address for node in self.nodes.values())
 
     def config(self, topic: str, name: str) -> Any:
         """Returns the value of a topic's configuration."""
@@ -118,7 +122,7 @@ class EmbeddedCluster:
             throttle_time_ms=0,
             supported_features=[response.SupportedFeatureKey(FEATURE, 0, 2)],
             finalized_features_epoch=features_epoch,
-            finalized_features=[response.FinalizedFeatureKey(FEATURE, level, level)],
+            finalized_features=[response.FinalizedFeatureKey(FEATURE, level, level)] if level else [],
         )
 
     def coordinator(self, kind: str, name: str) -> Node | None:

@@ -1,72 +1,67 @@
-"""Runs an embedded cluster on a thread of its own.
+"""Runs an embedded cluster on a thread of its own, or in a process of its own.
 
-Owns the thread and its event loop, and calls from other threads. Thread-safe.
+Owns the thread or the process, and getting calls there and results back. Does not own what the calls do
+(``control``). Thread-safe.
 """
 
 import asyncio
-import concurrent.futures
-import ssl
+import inspect
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, Final
 
+from cyproducer.testing.broker import control
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 
-T = TypeVar("T")
 CALL_S: Final = 30.0
+STOP_S: Final = 5.0
 
 
 class ClusterThread:
-    """A cluster and its thread. ``make`` makes the cluster, on the thread of the loop."""
+    """A cluster on a daemon thread of this process. ``options``: of ``EmbeddedCluster``."""
 
-    def __init__(
-        self, make: Callable[[asyncio.AbstractEventLoop], EmbeddedCluster], tls: ssl.SSLContext | None = None
-    ) -> None:
-        self._make = make
-        self._tls = tls
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
         self._loop = asyncio.new_event_loop()
         self._cluster: EmbeddedCluster | None = None
         self._thread = threading.Thread(target=self._run, name="cyproducer-embedded-broker", daemon=True)
+        self.pid = os.getpid()
 
     def start(self) -> None:
         """Returns once all nodes listen. Raises what kept one from it."""
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(CALL_S)
+            self._wait(self._begin())
         except BaseException:
             self.stop()
             raise
 
     async def _begin(self) -> None:
-        self._cluster = self._make(self._loop)
-        for node in self._cluster.nodes.values():
-            await node.start(self._tls)
+        cluster = self._cluster = EmbeddedCluster(self._loop, **self._options)
+        for node in cluster.nodes.values():
+            await node.start(cluster.tls)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
         self._loop.close()
 
-    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+    def _wait(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_S)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls ``function(cluster, *arguments)`` on the loop's thread; returns, or raises, what it does."""
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        return self._wait(self._call(function, arguments))
 
-        def run() -> None:
-            assert self._cluster is not None
-            self._cluster.world.touch()
-            try:
-                outcome.set_result(function(self._cluster, *arguments))
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return outcome.result(CALL_S)
-
-    def start_node(self, number: int) -> None:
-        """Makes a node listen again, on its port."""
+    async def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         assert self._cluster is not None
-        start = self._cluster.nodes[number].start(self._tls)
-        asyncio.run_coroutine_threadsafe(start, self._loop).result(CALL_S)
+        self._cluster.world.touch()
+        result = function(self._cluster, *arguments)
+        return await result if inspect.isawaitable(result) else result
 
     def stop(self) -> None:
         """Closes everything, and ends the thread."""
@@ -83,3 +78,93 @@ def _close(cluster: EmbeddedCluster) -> None:
     for node in cluster.nodes.values():
         node.stop()
     cluster.world.close()
+
+
+class Ended(Exception):
+    """The process has ended; the message has its status."""
+
+
+class ClusterProcess:
+    """A cluster in a process of its own, which ends when this one does."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[Any, Any] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns once all nodes listen. Raises what kept one from it."""
+        ours, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cyproducer.testing.broker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C must reach only the parent, which may still want to drain.
+                start_new_session=True,
+            )
+        self._pipe = ours
+        try:
+            ours.send(dict(self._options))
+            self._result()
+        except BaseException:
+            self.stop()
+            raise
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function of ``control`` there."""
+        assert self._pipe is not None
+        with self._lock:
+            try:
+                self._pipe.send((function.__name__, arguments))
+            except OSError:
+                raise self._ended() from None
+            return self._result()
+
+    def _result(self) -> Any:
+        assert self._pipe is not None
+        try:
+            succeeded, result = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if succeeded:
+            return result
+        raise result
+
+    def _ended(self) -> Ended:
+        assert self._process is not None
+        return Ended(f"its process ended with status {self._process.wait(STOP_S)}; its stderr says why")
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            # Not by closing the pipe: a forked child may hold it open, and nothing needs saving.
+            self._process.kill()
+            self._process.wait(STOP_S)
+        if self._pipe is not None:
+            self._pipe.close()
+
+
+def serve(pipe: "Connection[Any, Any]") -> None:
+    """Carries out the calls of a ``ClusterProcess``, until it is gone."""
+    cluster = ClusterThread(pipe.recv())
+
+    def answered(function: Callable[..., Any], *given: Any) -> tuple[bool, Any]:
+        try:
+            return True, function(*given)
+        except Exception as error:
+            return False, error
+
+    pipe.send(answered(cluster.start))
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(answered(cluster.call, getattr(control, name), *arguments))

@@ -1,0 +1,152 @@
+"""What a test may do to an embedded cluster: the calls of ``EmbeddedBroker``, on the thread of its loop.
+
+Owns carrying them out. Does not own how they get here: from another thread (``runner``), or from another
+process (``process``), for which arguments and results can be pickled.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cyproducer.records.topic_names import legal_topic
+from cyproducer.testing.broker import faults, fetch
+from cyproducer.testing.broker.faults import Rule
+from cyproducer.testing.broker.homes import GROUP, ID
+from cyproducer.testing.broker.partitions import Entry, Partition
+from cyproducer.wire.record_decoder import batches as decoded
+
+if TYPE_CHECKING:
+    from cyproducer.testing.broker.cluster import EmbeddedCluster
+    from cyproducer.testing.broker.server import Node
+
+KINDS: Final = {"group": GROUP, "transactional_id": ID}
+
+
+class Refused(Exception):
+    """A call that cannot be carried out; the message says why."""
+
+
+class StoredRecord(NamedTuple):
+    """A record in the log of an ``EmbeddedBroker``. ``timestamp`` is in milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def addresses(cluster: "EmbeddedCluster") -> str:
+    return ",".join(node.address for node in cluster.nodes.values())
+
+
+def create_topic(cluster: "EmbeddedCluster", name: str, partitions: int | None) -> None:
+    number = cluster.default_partitions if partitions is None else partitions
+    what = f"creating topic {name!r} with {number} partitions failed"
+    try:
+        legal_topic(name)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"{what}: {error}") from None
+    if cluster.topic(name) is not None:
+        raise Refused(f"{what}: it exists")
+    cluster.create_topic(name, number)
+
+
+def topics(cluster: "EmbeddedCluster") -> dict[str, int]:
+    """Returns topic -> number of partitions."""
+    return {name: len(topic.partitions) for name, topic in cluster.topics.topics.items()}
+
+
+def records(
+    cluster: "EmbeddedCluster", topic: str, partition: int | None, committed: bool
+) -> list[StoredRecord]:
+    """Returns a topic's records, partition by partition."""
+    found = cluster.topic(topic)
+    if found is None:
+        raise Refused(f"reading topic {topic!r} failed: there is none")
+    if partition is not None and not 0 <= partition < len(found.partitions):
+        raise Refused(f"reading {topic}-{partition} failed: the topic has {len(found.partitions)} partitions")
+    chosen = found.partitions if partition is None else [found.partitions[partition]]
+    return [record for each in chosen for record in _records(each, committed)]
+
+
+def _records(partition: Partition, committed: bool) -> list[StoredRecord]:
+    found = []
+    upper = partition.last_stable if committed else partition.end
+    for index, entry in enumerate(partition.entries):
+        if entry.commits is not None or entry.end > upper:
+            continue
+        if committed and entry.header.transactional and _is_aborted(partition, entry):
+            continue
+        for batch in decoded(fetch.bytes_of(partition, index)):
+            found += [StoredRecord(partition.topic, partition.index, *record) for record in batch.records()]
+    return found
+
+
+def _is_aborted(partition: Partition, entry: Entry) -> bool:
+    return any(
+        one.producer_id == entry.header.producer_id and one.first <= entry.offset < one.last
+        for one in partition.aborted
+    )
+
+
+def move_leader(cluster: "EmbeddedCluster", topic: str, partition: int, node: int) -> None:
+    found = cluster.topic(topic)
+    if found is None or not 0 <= partition < len(found.partitions):
+        what = f"moving the leader of {topic}-{partition} to broker {node} failed"
+        raise Refused(f"{what}: there is no such partition")
+    cluster.topics.move(found.partitions[partition], node, True, (0.0, 0.0))
+    # At once: a test goes on after this.
+    cluster.topics.learn(found.partitions[partition], list(cluster.nodes))
+
+
+def move_coordinator(cluster: "EmbeddedCluster", kind: str, name: str, node: int) -> None:
+    cluster.homes.move(cluster.homes.home(KINDS[kind], name), node)
+
+
+def take_down(cluster: "EmbeddedCluster", node: int) -> None:
+    _node(cluster, node, "taking broker {} down failed").stop()
+
+
+async def bring_up(cluster: "EmbeddedCluster", node: int) -> None:
+    found = _node(cluster, node, "bringing broker {} up failed")
+    if not found.is_up:
+        await found.start(cluster.tls)
+
+
+def delay(cluster: "EmbeddedCluster", node: int, delay_ms: float) -> None:
+    _node(cluster, node, "delaying broker {} failed").delay_ms = delay_ms
+
+
+def _node(cluster: "EmbeddedCluster", number: int, what: str) -> "Node":
+    node = cluster.nodes.get(number)
+    if node is None:
+        raise Refused(f"{what.format(number)}: the brokers are 1 to {len(cluster.nodes)}")
+    return node
+
+
+def add_fault(
+    cluster: "EmbeddedCluster",
+    kind: str,
+    api_key: int | None,
+    value: int,
+    times: int,
+    node: int | None,
+    topic: str | None,
+    partition: int | None,
+) -> None:
+    assert kind in (faults.FAIL, faults.CUT_BEFORE, faults.CUT_AFTER, faults.THROTTLE)
+    api = None if api_key is None else cluster.apis.get(api_key)
+    if api_key is not None and api is None:
+        raise Refused(f"requests with API key {api_key} cannot fail: the embedded broker has no such request")
+    cluster.faults.add(Rule(kind, api, value, times, node, topic, partition))
+
+
+def clear_faults(cluster: "EmbeddedCluster") -> None:
+    cluster.faults.clear()
+    for node in cluster.nodes.values():
+        node.delay_ms = 0.0
+
+
+def advance(cluster: "EmbeddedCluster", delay_ms: float) -> None:
+    cluster.world.advance(delay_ms)
