@@ -19,8 +19,6 @@ from cyproducer.cli.line_producer import connect
 from cyproducer.testing import EmbeddedBroker
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
-
     from cyproducer import KafkaProducer
 
 TOPIC = "standard-library"
@@ -28,8 +26,9 @@ SAMPLE_EVERY = 997
 """Records per latency sample: enough samples for a p99, too few to slow down the run. A prime, so that the
 samples do not align with files or batches."""
 FLUSH_TIMEOUT_S = 60.0
-READ_TIMEOUT_S = 15.0
 SHOWN = 5
+SEARCHED = 200
+"""Records at the end of a partition among which those to show are looked for: many lines are blank."""
 
 
 class Totals(NamedTuple):
@@ -49,7 +48,7 @@ def demo(options: argparse.Namespace) -> int:
         f"Sending every line of {len(files):,} files of Python {sys.version.split()[0]}'s standard library, "
         f"keyed by file, to an embedded broker ({options.partitions} partitions, {options.compression})"
     )
-    with EmbeddedBroker(topics={TOPIC: options.partitions}) as broker:
+    with EmbeddedBroker(topics={TOPIC: options.partitions}, process=True) as broker:
         settings: dict[str, Any] = {
             "bootstrap_servers": broker.bootstrap_servers,
             "linger_ms": options.linger_ms,
@@ -64,7 +63,7 @@ def demo(options: argparse.Namespace) -> int:
             producer.close(5)
         print()
         print("\n".join(table(rows(totals, metrics))))
-        held = read_back(broker.bootstrap_servers)
+        held = read_back(broker)
     if held != totals.records:
         print(f"the broker holds {held:,} records, but {totals.records:,} were sent", file=sys.stderr)
         return 1
@@ -146,37 +145,13 @@ def quantile(ordered: list[float], share: float) -> float:
     return ordered[max(rank, 1) - 1]
 
 
-def read_back(bootstrap_servers: str) -> int:
-    """Print a few records as read by librdkafka's consumer; returns the number of records in the broker."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "demo", "check.crcs": True, "log_level": 0}
-    )
-    try:
-        partitions = consumer.list_topics(TOPIC, timeout=READ_TIMEOUT_S).topics[TOPIC].partitions
-        ends = {
-            number: consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=READ_TIMEOUT_S)[1]
-            for number in partitions
-        }
-        fullest = max(ends, key=lambda number: ends[number])
-        # The mock broker keeps only the end of each partition, so read there.
-        consumer.assign([TopicPartition(TOPIC, fullest, max(0, ends[fullest] - 200))])
-        print(f"\nRead back by confluent_kafka.Consumer, from partition {fullest}:")
-        for message in _some(consumer):
-            key, value = (message.key() or b"").decode(), (message.value() or b"").decode(errors="replace")
-            print(f"  offset {message.offset():>7}  {key}  {value.strip()[:60]!r}")
-        return sum(ends.values())
-    finally:
-        consumer.close()
-
-
-def _some(consumer: Consumer) -> Iterator[Message]:
-    """The next records that are not blank."""
-    deadline_s = monotonic_s() + READ_TIMEOUT_S
-    shown = 0
-    while shown < SHOWN and (left_s := deadline_s - monotonic_s()) > 0:
-        message = consumer.poll(left_s)
-        if message is not None and message.error() is None and (message.value() or b"").strip():
-            shown += 1
-            yield message
+def read_back(broker: EmbeddedBroker) -> int:
+    """Print a few records as the broker holds them; returns the number of records in the broker."""
+    ends = broker.end_offsets(TOPIC)
+    fullest = ends.index(max(ends))
+    print(f"\nRead back from partition {fullest}:")
+    last = broker.records(TOPIC, fullest, offset=max(0, ends[fullest] - SEARCHED))
+    for record in [each for each in last if (each.value or b"").strip()][:SHOWN]:
+        key, value = (record.key or b"").decode(), (record.value or b"").decode(errors="replace")
+        print(f"  offset {record.offset:>7}  {key}  {value.strip()[:60]!r}")
+    return sum(ends)

@@ -178,7 +178,7 @@ class EmbeddedBroker:
         return found
 
     def records(
-        self, topic: str, partition: int | None = None, *, committed: bool = True
+        self, topic: str, partition: int | None = None, *, committed: bool = True, offset: int = 0
     ) -> list[StoredRecord]:
         """Return the records of a topic, or of one partition, partition by partition, in order.
 
@@ -187,6 +187,7 @@ class EmbeddedBroker:
             partition: None for all.
             committed: Leave out records of transactions that are open or were aborted, as readers with
                 ``isolation.level=read_committed`` do.
+            offset: The first offset, of each partition.
 
         Returns:
             Named tuples: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key``, ``value``,
@@ -195,7 +196,16 @@ class EmbeddedBroker:
         Raises:
             EmbeddedBrokerError: There is no such topic or partition, or the broker is not running.
         """
-        found: list[StoredRecord] = self._call("records", topic, partition, committed)
+        found: list[StoredRecord] = self._call("records", topic, partition, committed, offset)
+        return found
+
+    def end_offsets(self, topic: str) -> list[int]:
+        """Return the offset behind the last record of each partition of a topic.
+
+        Raises:
+            EmbeddedBrokerError: There is no such topic, or the broker is not running.
+        """
+        found: list[int] = self._call("end_offsets", topic)
         return found
 
     # Trouble

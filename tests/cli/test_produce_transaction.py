@@ -431,7 +431,7 @@ def test_only_the_record_that_is_refused_is_sent_by_itself(
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(kafka_version="3.9") as broker:
         yield broker
 
 

@@ -35,7 +35,7 @@ ADD_PARTITIONS = 24
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topics={"orders": 1}) as running:
+    with EmbeddedBroker(topics={"orders": 1}, kafka_version="3.9") as running:
         yield running
 
 

@@ -20,7 +20,7 @@ RETRIED = ["CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORD
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(brokers=3) as running:
+    with EmbeddedBroker(brokers=3, kafka_version="3.9") as running:
         yield running
 
 

@@ -190,7 +190,7 @@ class Broker:
         self.host = f"b{node}"
         self.is_up = True
         #: Counts crashes: work that was begun in an earlier life is not finished.
-        self.life = 0
+        self.life: int = 0
         self.paused_until_ns = 0
         network.listeners[self.host] = self
 

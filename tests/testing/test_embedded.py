@@ -1,9 +1,8 @@
-"""EmbeddedBroker from its users' point of view, with librdkafka's own client on the other side."""
+"""EmbeddedBroker from its users' point of view, with librdkafka's client and this package's."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import select
 import signal
@@ -12,21 +11,23 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka import Producer
 
 from cyproducer import KafkaProducer
-from cyproducer.base import clock
 from cyproducer.errors import (
     BrokerResponseError,
     ClusterAuthorizationFailedError,
+    KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     NoError,
+    PolicyViolationError,
     RecordTooLargeError,
+    TopicAuthorizationFailedError,
 )
 from cyproducer.testing import EmbeddedBroker, EmbeddedBrokerError
 from cyproducer.testing.embedded import ERRORS
@@ -38,13 +39,15 @@ MESSAGE_TOO_LARGE = 10
 NOT_LEADER = 6
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(brokers=2) as broker:
+@pytest.fixture(scope="module", params=[False, True], ids=["thread", "process"])
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(brokers=2, process=request.param) as broker:
         yield broker
 
 
-def produce(broker: EmbeddedBroker, topic: str, value: bytes, **options: object) -> list[KafkaError | None]:
+def produce(
+    broker: EmbeddedBroker, topic: str, value: bytes, **options: object
+) -> list[ConfluentError | None]:
     """What librdkafka reports for one record: ``[None]`` if it was written, ``[]`` if nothing yet."""
     producer = Producer(
         {
@@ -54,7 +57,7 @@ def produce(broker: EmbeddedBroker, topic: str, value: bytes, **options: object)
             **options,
         }
     )
-    reports: list[KafkaError | None] = []
+    reports: list[ConfluentError | None] = []
     producer.produce(topic, value, on_delivery=lambda error, _: reports.append(error))
     producer.flush(20)
     return reports
@@ -160,7 +163,7 @@ def test_fail_refuses_a_producer_id() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("Fetch", "NOT_LEADER_OR_FOLLOWER"), "request='Fetch': must be one of Produce, InitProducerId"),
+        (("Consume", "NOT_LEADER_OR_FOLLOWER"), "request='Consume': must be one of ApiVersions, Metadata"),
         (
             ("Produce", "NOT_LEADER"),
             "error='NOT_LEADER': .*, CORRUPT_MESSAGE, .*NOT_LEADER_OR_FOLLOWER",
@@ -169,7 +172,7 @@ def test_fail_refuses_a_producer_id() -> None:
         (("Produce", KafkaTimeoutError), "KafkaTimeoutError'>: must be a class of cyproducer.errors with"),
         (("Produce", NoError), "NoError'>: must be a class of cyproducer.errors with an error code"),
         (("Produce", 6), "error=6: must be a class of cyproducer.errors with an error code"),
-        (("Produce", "NOT_LEADER_OR_FOLLOWER", 0), "times=0: must be at least 1"),
+        (("Produce", "NOT_LEADER_OR_FOLLOWER", 0), "times=0: must be at least 1, or -1 for all"),
     ],
 )
 def test_fail_refuses_what_it_cannot_do(arguments: Any, says: str) -> None:
@@ -238,7 +241,7 @@ def test_delay_delays_responses() -> None:
 
 
 def test_stop_leaves_no_process_and_no_port() -> None:
-    broker = EmbeddedBroker().start()
+    broker = EmbeddedBroker(process=True).start()
     pid, address = broker.pid, broker.bootstrap_servers
     assert pid is not None
 
@@ -268,7 +271,7 @@ def test_the_broker_ends_when_its_parent_is_killed() -> None:
     script = textwrap.dedent("""
         import os, signal
         from cyproducer.testing import EmbeddedBroker
-        broker = EmbeddedBroker().start()
+        broker = EmbeddedBroker(process=True).start()
         print(broker.pid, broker.bootstrap_servers, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
@@ -288,45 +291,11 @@ def test_the_broker_ends_when_its_parent_is_killed() -> None:
 
 
 def test_a_process_that_died_is_reported(broker: EmbeddedBroker) -> None:
-    with EmbeddedBroker() as doomed:
+    with EmbeddedBroker(process=True) as doomed:
         assert doomed.pid is not None
         os.kill(doomed.pid, signal.SIGKILL)
         with pytest.raises(EmbeddedBrokerError, match="process ended with status -9"):
             doomed.create_topic("x")
-
-
-def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'cyproducer\[testing\]'"):
-        EmbeddedBroker().start()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "core",
-    [
-        pytest.param(None, id="no librdkafka"),
-        pytest.param(f"__file__ = {clock.__file__!r}", id="librdkafka without the mock cluster"),
-    ],
-)
-def test_a_confluent_kafka_without_a_mock_cluster_is_named(
-    core: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "confluent_kafka"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    if core is not None:
-        (package / "cimpl.py").write_text(core)
-    about = tmp_path / "confluent_kafka-4.4.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: confluent-kafka\nVersion: 4.4.0\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    broker = EmbeddedBroker()
-    with pytest.raises(EmbeddedBrokerError, match=r"confluent-kafka 4\.4\.0 is .* 'cyproducer\[testing\]'"):
-        broker.start()
-    assert broker.pid is None
 
 
 @pytest.mark.parametrize(
@@ -360,3 +329,157 @@ def test_a_producer_with_tls_or_sasl_is_told_that_the_broker_has_neither(
 def test_numbers_below_one_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         EmbeddedBroker(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"kafka_version": "5.0"}, "kafka_version='5.0': must be 2.1 to 4.1"),
+        ({"kafka_version": "new"}, "kafka_version='new': must be a release of Kafka"),
+        ({"topics": {"no topic": 1}}, "no topic"),
+        ({"max_bytes": 0}, "max_bytes is 0: must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        EmbeddedBroker(**wrong)
+
+
+# What was written
+
+
+def test_records_returns_what_was_written(broker: EmbeddedBroker) -> None:
+    broker.create_topic("kept", 2)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send("kept", b"1", b"k", [("h", b"x")], 0, 1000).get(PATIENCE_S)
+        producer.send("kept", b"2", partition=1, timestamp_ms=2000).get(PATIENCE_S)
+    assert broker.records("kept") == [
+        ("kept", 0, 0, 1000, b"k", b"1", (("h", b"x"),)),
+        ("kept", 1, 0, 2000, None, b"2", ()),
+    ]
+    assert [record.value for record in broker.records("kept", 1)] == [b"2"]
+    assert broker.topics["kept"] == 2
+    with pytest.raises(EmbeddedBrokerError, match="reading kept-2 failed: the topic has 2 partitions"):
+        broker.records("kept", 2)
+    with pytest.raises(EmbeddedBrokerError, match="reading topic 'none' failed: there is none"):
+        broker.records("none")
+
+
+@pytest.mark.parametrize("kafka_version", ["2.5", "3.9", "4.1"])
+def test_records_of_transactions_are_there_once_they_are_committed(kafka_version: str) -> None:
+    with (
+        EmbeddedBroker(topics={"t": 1}, kafka_version=kafka_version) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="id") as producer,
+    ):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"aborted").get(PATIENCE_S)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send("t", b"committed").get(PATIENCE_S)
+        assert broker.records("t") == []
+        everything = broker.records("t", committed=False)
+        assert [record.value for record in everything] == [b"aborted", b"committed"]
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.abort_transaction()
+        assert [record.value for record in broker.records("t")] == [b"committed"]
+
+
+def test_a_transaction_times_out_when_the_test_moves_the_time() -> None:
+    with (
+        EmbeddedBroker(topics={"t": 1}) as broker,
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id="id", transaction_timeout_ms=60_000
+        ) as producer,
+    ):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1").get(PATIENCE_S)
+        broker.advance(62_000)
+        with pytest.raises(KafkaError):
+            producer.commit_transaction()
+        assert broker.records("t") == []
+
+
+def test_a_full_broker_says_so() -> None:
+    with (
+        EmbeddedBroker(topics={"t": 1}, max_bytes=5000) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        producer.send("t", bytes(2000)).get(PATIENCE_S)
+        with pytest.raises(PolicyViolationError, match=r"is full: it holds \d+ bytes, and max_bytes=5000"):
+            producer.send("t", bytes(4000)).get(PATIENCE_S)
+        assert len(broker.records("t")) == 1
+
+
+def test_without_automatic_creation_a_topic_must_exist() -> None:
+    with (
+        EmbeddedBroker(topics={"t": 1}, auto_create=False) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=500) as producer,
+    ):
+        assert producer.send("t", b"1").get(PATIENCE_S).offset == 0
+        with pytest.raises(KafkaTimeoutError, match="other"):
+            producer.send("other", b"1").get(PATIENCE_S)
+        assert broker.topics == {"t": 1}
+
+
+# Trouble for single topics, and for connections
+
+
+def test_a_fault_may_concern_one_partition(broker: EmbeddedBroker) -> None:
+    broker.create_topic("part", 2)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic="part", partition=1)
+        good, bad = (producer.send("part", b"v", partition=index) for index in (0, 1))
+        assert good.get(PATIENCE_S).offset == 0
+        with pytest.raises(TopicAuthorizationFailedError):
+            bad.get(PATIENCE_S)
+        assert producer.send("part", b"v", partition=1).get(PATIENCE_S).offset == 0
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_cut_connection_neither_loses_nor_repeats_a_record(broker: EmbeddedBroker, handled: bool) -> None:
+    topic = f"cut-{handled}"
+    broker.create_topic(topic, 1)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=1) as producer:
+        producer.send(topic, b"0").get(PATIENCE_S)
+        broker.cut("Produce", handled=handled)
+        assert producer.send(topic, b"1").get(PATIENCE_S).offset == 1
+    assert [record.value for record in broker.records(topic)] == [b"0", b"1"]
+
+
+def test_a_throttled_producer_waits(broker: EmbeddedBroker) -> None:
+    broker.create_topic("throttled", 1)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        broker.throttle("Produce", 50)
+        producer.send("throttled", b"0").get(PATIENCE_S)
+        producer.send("throttled", b"1").get(PATIENCE_S)
+        assert producer.metrics()["producer-metrics"]["produce-throttle-time-max"] == 50
+
+
+def test_faults_can_be_cleared(broker: EmbeddedBroker) -> None:
+    broker.create_topic("cleared", 1)
+    broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=-1)
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationFailedError):
+                producer.send("cleared", b"v").get(PATIENCE_S)
+        broker.clear_faults()
+        assert producer.send("cleared", b"v").get(PATIENCE_S).offset == 0
+
+
+def test_a_coordinator_can_be_moved(broker: EmbeddedBroker) -> None:
+    broker.create_topic("coordinated", 1)
+    with KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id="moves", retry_backoff_ms=1
+    ) as producer:
+        producer.init_transactions()
+        for node in (1, 2, 1):
+            producer.begin_transaction()
+            producer.send("coordinated", b"v")
+            broker.move_coordinator("transactional_id", "moves", node)
+            producer.commit_transaction()
+    assert len(broker.records("coordinated")) == 3
+    with pytest.raises(ValueError, match="kind='topic': must be 'group' or 'transactional_id'"):
+        broker.move_coordinator("topic", "moves", 1)

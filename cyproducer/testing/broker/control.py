@@ -10,7 +10,7 @@ from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import faults, fetch
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
-from cyproducer.testing.broker.partitions import Entry, Partition
+from cyproducer.testing.broker.partitions import Entry, Partition, Topic
 from cyproducer.wire.record_decoder import batches as decoded
 
 if TYPE_CHECKING:
@@ -57,23 +57,36 @@ def topics(cluster: "EmbeddedCluster") -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in cluster.topics.topics.items()}
 
 
-def records(
-    cluster: "EmbeddedCluster", topic: str, partition: int | None, committed: bool
-) -> list[StoredRecord]:
-    """Returns a topic's records, partition by partition."""
-    found = cluster.topic(topic)
+def end_offsets(cluster: "EmbeddedCluster", topic: str) -> list[int]:
+    """Returns the offset behind the last record of each partition."""
+    return [partition.synced for partition in _topic(cluster, topic).partitions]
+
+
+def _topic(cluster: "EmbeddedCluster", name: str) -> Topic:
+    found = cluster.topic(name)
     if found is None:
-        raise Refused(f"reading topic {topic!r} failed: there is none")
+        raise Refused(f"reading topic {name!r} failed: there is none")
+    return found
+
+
+def records(
+    cluster: "EmbeddedCluster", topic: str, partition: int | None, committed: bool, offset: int
+) -> list[StoredRecord]:
+    """Returns a topic's records from ``offset`` on, partition by partition."""
+    found = _topic(cluster, topic)
     if partition is not None and not 0 <= partition < len(found.partitions):
         raise Refused(f"reading {topic}-{partition} failed: the topic has {len(found.partitions)} partitions")
     chosen = found.partitions if partition is None else [found.partitions[partition]]
-    return [record for each in chosen for record in _records(each, committed)]
+    return [
+        record for each in chosen for record in _records(each, committed, offset) if record.offset >= offset
+    ]
 
 
-def _records(partition: Partition, committed: bool) -> list[StoredRecord]:
+def _records(partition: Partition, committed: bool, offset: int) -> list[StoredRecord]:
     found = []
     upper = partition.last_stable if committed else partition.end
-    for index, entry in enumerate(partition.entries):
+    for index in range(partition.at(offset), len(partition.entries)):
+        entry = partition.entries[index]
         if entry.commits is not None or entry.end > upper:
             continue
         if committed and entry.header.transactional and _is_aborted(partition, entry):
