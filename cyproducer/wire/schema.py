@@ -485,8 +485,10 @@ class Api:
         self.request.write(writer, version, request)
         return writer.finish()
 
-    def decode_request(self, frame: Frame) -> tuple[RequestHeader, Any]:
+    def decode_request(self, frame: Frame, *, whole: bool = True) -> tuple[RequestHeader, Any]:
         """Returns the header and the request of a frame, without its size prefix.
+
+        ``whole``: bytes behind the request are an error. Kafka's brokers ignore them.
 
         Raises:
             KafkaProtocolError: it is malformed, or of another API or a version that is not implemented.
@@ -500,7 +502,8 @@ class Api:
             reader.flexible = True
             reader.skip_tags()
         request = self.request.read(reader, header.version)
-        reader.finish()
+        if whole:
+            reader.finish()
         return header, request
 
     def encode_response(self, version: int, correlation_id: int, response: Any) -> bytes:

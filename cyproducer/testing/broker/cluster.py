@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import fetch, metadata, produce, releases, transaction_requests
+from cyproducer.testing.broker import admin, fetch, metadata, produce, releases, transaction_requests
 from cyproducer.testing.broker.access import Access
+from cyproducer.testing.broker.configs import Configs
 from cyproducer.testing.broker.faults import Faults
 from cyproducer.testing.broker.group_offsets import Offsets
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
-from cyproducer.testing.broker.partitions import Cluster, Partition, Topic
+from cyproducer.testing.broker.partitions import Cluster, Entry, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
 from cyproducer.testing.broker.transactions import TransactionManners, Transactions
 from cyproducer.wire.messages import API_VERSIONS
@@ -27,6 +28,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **produce.HANDLERS,
     **fetch.HANDLERS,
     **transaction_requests.HANDLERS,
+    **admin.HANDLERS,
 }
 FEATURE: Final = "transaction.version"
 
@@ -57,6 +59,7 @@ class EmbeddedCluster:
         self.auto_create = auto_create
         self.access = access or Access()
         self.faults = Faults()
+        self.configs = Configs()
         self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
         self.topics = Cluster(self.world, nodes)
         self.homes = Homes(self.world, list(self.nodes))
@@ -95,7 +98,12 @@ class EmbeddedCluster:
 
     def config(self, topic: str, name: str) -> Any:
         """Returns the value of a topic's configuration."""
-        return DEFAULTS[name]
+        return self.configs.value(topic, name)
+
+    def reconfigured(self, topic: str) -> None:
+        """A topic has another configuration."""
+        for partition in self.topics.topics[topic].partitions:
+            self.retain(partition)
 
     def create_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Creates a topic; the caller has checked the arguments."""
@@ -107,6 +115,42 @@ class EmbeddedCluster:
         """Learns of what is appended to a topic's partitions, some of which may be new."""
         for partition in topic.partitions:
             partition.on_sync = self._synced
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Adds partitions to a topic."""
+        self.topics.add_partitions(name, count)
+        self.watch(self.topics.topics[name])
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, its configuration, and what groups have committed for it."""
+        for partition in self.topics.topics[name].partitions:
+            self.bytes -= sum(map(_size, partition.entries))
+        self.topics.delete_topic(name)
+        self.configs.topics.pop(name, None)
+        for group in self.offsets.groups.values():
+            group.committed = {place: each for place, each in group.committed.items() if place[0] != name}
+
+    def delete_before(self, partition: Partition, offset: int) -> int:
+        """Deletes records below ``offset``, batch by batch; returns the first offset that is left."""
+        if offset > partition.log_start:
+            kept = partition.at(offset)
+            self.bytes -= sum(map(_size, partition.entries[:kept]))
+            partition.log_start = offset
+            del partition.entries[:kept]
+            partition.aborted = [one for one in partition.aborted if one.last >= offset]
+        return partition.log_start
+
+    def retain(self, partition: Partition) -> None:
+        """Deletes the oldest batches that ``retention.bytes`` does not allow; the newest is kept."""
+        most = self.config(partition.topic, "retention.bytes")
+        if most < 0 or "delete" not in self.config(partition.topic, "cleanup.policy"):
+            return
+        size = 0
+        for entry in reversed(partition.entries):
+            size += _size(entry)
+            if size > most and entry.end < partition.end and entry.end <= partition.last_stable:
+                self.delete_before(partition, entry.end)
+                return
 
     def topic(self, key: str | bytes) -> Topic | None:
         """Returns a topic by its name or the 16 bytes of its id."""
@@ -132,7 +176,6 @@ class EmbeddedCluster:
         return node if node is not None and node.is_up else None
 
 
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "max.message.bytes": 1048588,
-    "message.timestamp.type": "CreateTime",
-}
+def _size(entry: Entry) -> int:
+    """Returns the bytes of a batch; markers are not counted."""
+    return 0 if entry.commits is not None else len(entry.data)

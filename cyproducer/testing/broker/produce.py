@@ -143,6 +143,9 @@ def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> 
         by_id = isinstance(name, bytes)
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
     transactional_id = request.transactional_id
+    in_sync = sum(node.is_up for node in cluster.nodes.values())
+    if request.acks == -1 and cluster.config(topic.name, "min.insync.replicas") > in_sync:
+        return ErrorCode.NOT_ENOUGH_REPLICAS, None
     if transactional_id is not None and not call.allowed("WRITE", "transactional_id", transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
     if not call.allowed("WRITE", "topic", topic.name):
@@ -237,6 +240,7 @@ def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
         placed = batches.placed(data, partition.end, partition.epoch)
         known = partition.append(part.batch, placed, cluster.world.now_ns)
         partition.sync(partition.epoch, partition.end)
+        cluster.retain(partition)
     else:
         kept = batches.read(known.data)
         stamp_ms = kept.max_ms if kept.attributes & batches.LOG_APPEND_TIME else -1

@@ -214,7 +214,8 @@ class Connection(asyncio.Protocol):
             if api is None or not lowest <= header.version <= highest:
                 self._refuse_version(header)
                 return
-            _, request = api.decode_request(frame)
+            # librdkafka sends Metadata with bytes behind its end.
+            _, request = api.decode_request(frame, whole=False)
         except KafkaProtocolError as error:
             log.warning("node %d closes a connection: %s", self.node.id, error)
             self.cut()

@@ -1,0 +1,117 @@
+"""Configurations of topics and brokers in an embedded cluster.
+
+Owns names, kinds, defaults and values, and which change what a broker does: ``max.message.bytes``,
+``message.timestamp.type``, ``min.insync.replicas``, ``retention.bytes``. The others can be set and described.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+# Types of DescribeConfigs (KIP-569).
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = 1, 2, 3, 4, 5, 6, 7
+# Sources of a value.
+DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
+
+
+class Config(NamedTuple):
+    """A configuration: its type, its default as text, and what it allows."""
+
+    kind: int
+    default: str
+    allows: Callable[[Any], bool] = lambda value: True
+    limits: str = ""
+
+
+def _one_of(*names: str) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: value in names), f"must be one of {', '.join(names)}"
+
+
+def _at_least(least: int) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: value >= least), f"must be at least {least}"
+
+
+TOPIC: Final[Mapping[str, Config]] = {
+    "cleanup.policy": Config(LIST, "delete"),
+    "compression.type": Config(STRING, "producer", *_one_of(
+        "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+    "delete.retention.ms": Config(LONG, "86400000", *_at_least(0)),
+    "file.delete.delay.ms": Config(LONG, "60000", *_at_least(0)),
+    "flush.messages": Config(LONG, "9223372036854775807", *_at_least(1)),
+    "flush.ms": Config(LONG, "9223372036854775807", *_at_least(0)),
+    "index.interval.bytes": Config(INT, "4096", *_at_least(0)),
+    "max.compaction.lag.ms": Config(LONG, "9223372036854775807", *_at_least(1)),
+    "max.message.bytes": Config(INT, "1048588", *_at_least(0)),
+    "message.timestamp.after.max.ms": Config(LONG, "3600000", *_at_least(0)),
+    "message.timestamp.before.max.ms": Config(LONG, "9223372036854775807", *_at_least(0)),
+    "message.timestamp.type": Config(STRING, "CreateTime", *_one_of("CreateTime", "LogAppendTime")),
+    "min.cleanable.dirty.ratio": Config(DOUBLE, "0.5", lambda value: 0 <= value <= 1, "must be 0 to 1"),
+    "min.compaction.lag.ms": Config(LONG, "0", *_at_least(0)),
+    "min.insync.replicas": Config(INT, "1", *_at_least(1)),
+    "preallocate": Config(BOOLEAN, "false"),
+    "retention.bytes": Config(LONG, "-1"),
+    "retention.ms": Config(LONG, "604800000", *_at_least(-1)),
+    "segment.bytes": Config(INT, "1073741824", *_at_least(14)),
+    "segment.index.bytes": Config(INT, "10485760", *_at_least(4)),
+    "segment.jitter.ms": Config(LONG, "0", *_at_least(0)),
+    "segment.ms": Config(LONG, "604800000", *_at_least(1)),
+}  # fmt: skip
+BROKER: Final[Mapping[str, Config]] = {
+    "auto.create.topics.enable": Config(BOOLEAN, "true"),
+    "default.replication.factor": Config(INT, "1"),
+    "message.max.bytes": Config(INT, "1048588"),
+    "num.partitions": Config(INT, "3"),
+    "transaction.max.timeout.ms": Config(INT, "900000"),
+}
+
+
+class Wrong(ValueError):
+    """A name or a value that is not allowed; the message says what is."""
+
+
+def parsed(table: Mapping[str, Config], name: str, text: str | None) -> Any:
+    """Returns the value of a text. Raises ``Wrong``."""
+    config = table.get(name)
+    if config is None:
+        raise Wrong(f"Unknown configuration {name!r}")
+    if text is None:
+        raise Wrong(f"Invalid value null for configuration {name}: must not be null")
+    try:
+        value = _READ[config.kind](text.strip())
+    except ValueError:
+        raise Wrong(f"Invalid value {text!r} for configuration {name}: not a {_NAMES[config.kind]}") from None
+    if not config.allows(value):
+        raise Wrong(f"Invalid value {text!r} for configuration {name}: {config.limits}")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_READ: Final[Mapping[int, Callable[[str], Any]]] = {
+    BOOLEAN: _boolean, STRING: str, INT: int, SHORT: int, LONG: int, DOUBLE: float,
+    LIST: lambda text: [each.strip() for each in text.split(",") if each.strip()],
+}  # fmt: skip
+_NAMES: Final = {
+    BOOLEAN: "boolean", STRING: "string", INT: "int", SHORT: "short", LONG: "long", DOUBLE: "double",
+    LIST: "list",
+}  # fmt: skip
+
+
+class Configs:
+    """The texts that topics were given; what they were not given has its default."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[str, str]] = {}
+
+    def value(self, topic: str, name: str) -> Any:
+        """Returns a topic's value."""
+        given = self.topics.get(topic)
+        if not given or name not in given:
+            return _DEFAULTS[name]
+        return parsed(TOPIC, name, given[name])
+
+
+_DEFAULTS: Final = {name: parsed(TOPIC, name, config.default) for name, config in TOPIC.items()}
