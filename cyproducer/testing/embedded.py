@@ -13,7 +13,10 @@ As a pytest fixture::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +41,8 @@ ERRORS: Final = {str(error.message): code for code, error in kafka_errors.items(
 }
 """The names of error codes: the protocol guide's, and those that this package's errors have."""
 _ALWAYS: Final = -1
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class EmbeddedBrokerError(RuntimeError):
@@ -66,6 +71,19 @@ class EmbeddedBroker:
             POLICY_VIOLATION and says why. None: no limit.
         kafka_version: The release whose versions of requests, and protocol of transactions, the brokers have:
             "2.1" to "4.1".
+        security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", for clients' option of that
+            name.
+        ssl_certfile: A PEM file with the brokers' certificate, for "127.0.0.1". None: one is made, with the
+            package trustme or the command openssl. `ssl_cafile` is for clients.
+        ssl_keyfile: The certificate's private key, without a password.
+        ssl_client_cafile: Clients must have a certificate that this authority has signed. Its subject is the
+            principal, unless there is SASL.
+        users: With SASL, user to password, for PLAIN and SCRAM.
+        sasl_mechanisms: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER". None: the first three if
+            there are ``users``, and the last one if there is an ``oauth_validator``.
+        oauth_validator: Gets a token and returns the user; raises ``ValueError`` if the token is not good.
+            Called on the broker's thread; with ``process=True`` it must be a function of a module.
+        session_lifetime_ms: After how many milliseconds a client must authenticate again (KIP-368). 0: never.
         process: Whether it runs in a process of its own instead of a thread of this one. It starts in about
             0.3 s then instead of 5 ms, and takes no part in this process's GIL. None: only if gevent or
             eventlet has patched this process.
@@ -83,6 +101,14 @@ class EmbeddedBroker:
         auto_create: bool = True,
         max_bytes: int | None = None,
         kafka_version: str = "4.1",
+        security_protocol: str = "PLAINTEXT",
+        ssl_certfile: str | os.PathLike[str] | None = None,
+        ssl_keyfile: str | os.PathLike[str] | None = None,
+        ssl_client_cafile: str | os.PathLike[str] | None = None,
+        users: Mapping[str, str] | None = None,
+        sasl_mechanisms: Sequence[str] | None = None,
+        oauth_validator: Callable[[str], str] | None = None,
+        session_lifetime_ms: int = 0,
         process: bool | None = None,
     ) -> None:
         named = dict(topics or {})
@@ -103,7 +129,22 @@ class EmbeddedBroker:
             "auto_create": auto_create,
             "max_bytes": max_bytes,
             "release": releases.parsed(kafka_version),
+            "authentication": _authentication(
+                security_protocol, users, sasl_mechanisms, oauth_validator, session_lifetime_ms
+            ),
         }
+        self._has_tls = security_protocol in ("SSL", "SASL_SSL")
+        if (ssl_certfile is None) != (ssl_keyfile is None):
+            raise ValueError("ssl_certfile and ssl_keyfile go together: give both or neither")
+        if not self._has_tls and (ssl_certfile or ssl_client_cafile):
+            raise ValueError(f"security_protocol={security_protocol!r} has no TLS: use 'SSL' or 'SASL_SSL'")
+        self._certificate: tuple[str, str] | None = None
+        if ssl_certfile is not None and ssl_keyfile is not None:
+            self._certificate = os.fspath(ssl_certfile), os.fspath(ssl_keyfile)
+        self._client_cafile = None if ssl_client_cafile is None else os.fspath(ssl_client_cafile)
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+        self._files = ("", "")
+        self._ssl_cafile: str | None = None
         self._running: ClusterThread | ClusterProcess | None = None
         self._bootstrap_servers = ""
 
@@ -125,6 +166,11 @@ class EmbeddedBroker:
         """The id of the process that it runs in, ``None`` while it does not run."""
         return None if self._running is None else self._running.pid
 
+    @property
+    def ssl_cafile(self) -> str | None:
+        """The file for clients' ``ssl_cafile``, once a broker with TLS runs that made its certificate."""
+        return self._ssl_cafile
+
     def start(self) -> EmbeddedBroker:
         """Start the brokers. Returns when they listen; does nothing if they are already running.
 
@@ -137,6 +183,8 @@ class EmbeddedBroker:
         # Imported here: asyncio takes long, and a program may use only MockProducer.
         from cyproducer.testing.broker import runner
 
+        if self._has_tls:
+            self._options["tls"] = (*self._server_certificate(), self._client_cafile)
         in_process = is_patched() if self._process is None else self._process
         running = runner.ClusterProcess(self._options) if in_process else runner.ClusterThread(self._options)
         try:
@@ -146,6 +194,21 @@ class EmbeddedBroker:
         self._running = running
         self._bootstrap_servers = str(self._call("addresses"))
         return self
+
+    def _server_certificate(self) -> tuple[str, str]:
+        if self._certificate is not None:
+            return self._certificate
+        if self._made is None:
+            from cyproducer.testing.broker import tls
+
+            self._made = tempfile.TemporaryDirectory(prefix="cyproducer-embedded-")
+            try:
+                made = tls.make(Path(self._made.name))
+            except tls.NoCertificate as error:
+                raise EmbeddedBrokerError(str(error)) from None
+            self._ssl_cafile = made.authority
+            self._files = made.certificate, made.key
+        return self._files
 
     def stop(self) -> None:
         """End the brokers and with them all topics; does nothing if they are not running."""
@@ -337,6 +400,51 @@ class EmbeddedBroker:
         """Delay every response of one broker by ``delay_ms`` milliseconds; 0 ends the delay."""
         self._call("delay", broker_id, delay_ms)
 
+    # Rights
+
+    def allow(self, principal: str, operation: str, **resource: str) -> None:
+        """Give a principal a right, as an ACL of Kafka does.
+
+        A topic, group, transactional id or the cluster to which no right was given is open to all, as with
+        ``allow.everyone.if.no.acl.found=true``. Once there is one, only those may use it that have one.
+        "READ", "WRITE", "DELETE" and "ALTER" include "DESCRIBE".
+
+        Args:
+            principal: ``"User:alice"``; ``"User:ANONYMOUS"`` without authentication; ``"User:*"``: all.
+            operation: ``"READ"``, ``"WRITE"``, ``"CREATE"``, ``"DESCRIBE"``, ... or ``"ALL"``.
+            resource: One of ``topic="orders"``, ``group="..."``, ``transactional_id="..."``, or
+                ``cluster="kafka-cluster"``. A name may end with ``*``.
+
+        Raises:
+            ValueError: The operation or the kind of resource is unknown.
+            EmbeddedBrokerError: The broker is not running.
+        """
+        self._right(True, principal, operation, resource)
+
+    def deny(self, principal: str, operation: str, **resource: str) -> None:
+        """Deny a principal something, whatever it is allowed; see `allow`."""
+        self._right(False, principal, operation, resource)
+
+    def clear_rights(self) -> None:
+        """Undo `allow` and `deny`."""
+        self._call("clear_rights")
+
+    def set_user(self, name: str, password: str | None) -> None:
+        """Add a user, change its password, or remove it (None). Connections that are open stay."""
+        self._call("set_user", name, password)
+
+    def _right(self, allows: bool, principal: str, operation: str, resource: dict[str, str]) -> None:
+        from cyproducer.testing.broker import access
+
+        if operation != "ALL" and operation not in access.OPERATIONS:
+            raise ValueError(f"operation={operation!r}: must be ALL or one of {', '.join(access.OPERATIONS)}")
+        if len(resource) != 1 or not set(resource) <= set(access.OF):
+            raise ValueError(f"resource: must be one of {', '.join(f'{kind}=...' for kind in access.OF)}")
+        ((kind, name),) = resource.items()
+        self._call("add_right", allows, principal, operation, kind, name)
+
+    # Time
+
     def advance(self, milliseconds: float) -> None:
         """Move the brokers' time forward, so that timeouts of transactions and sessions are over.
 
@@ -374,6 +482,41 @@ class EmbeddedBroker:
             raise EmbeddedBrokerError(str(error)) from None
         except runner.Ended as error:
             raise EmbeddedBrokerError(f"{name} failed: the embedded broker is gone, {error}") from None
+
+
+def _authentication(
+    security_protocol: str,
+    users: Mapping[str, str] | None,
+    mechanisms: Sequence[str] | None,
+    validator: Callable[[str], str] | None,
+    session_ms: int,
+) -> dict[str, Any]:
+    """Checks the options of SASL, and returns those of ``Access``."""
+    if security_protocol not in _PROTOCOLS:
+        raise ValueError(f"security_protocol={security_protocol!r}: must be one of {', '.join(_PROTOCOLS)}")
+    if "SASL" not in security_protocol:
+        if users or mechanisms or validator:
+            raise ValueError(
+                f"security_protocol={security_protocol!r} has no SASL: use 'SASL_PLAINTEXT' or 'SASL_SSL'"
+            )
+        return {}
+    if mechanisms is None:
+        mechanisms = [*(_PASSWORDS if users else ()), *(("OAUTHBEARER",) if validator else ())]
+    for name in mechanisms:
+        if name not in (*_PASSWORDS, "OAUTHBEARER"):
+            raise ValueError(f"sasl_mechanisms: {name!r} must be one of {', '.join(_PASSWORDS)}, OAUTHBEARER")
+    if not mechanisms:
+        raise ValueError(f"security_protocol={security_protocol!r} needs users or an oauth_validator")
+    if "OAUTHBEARER" in mechanisms and validator is None:
+        raise ValueError("sasl_mechanisms: OAUTHBEARER needs an oauth_validator")
+    if session_ms < 0:
+        raise ValueError(f"session_lifetime_ms={session_ms}: must be at least 0")
+    return {
+        "users": dict(users or {}),
+        "mechanisms": list(mechanisms),
+        "validator": validator,
+        "session_ms": session_ms,
+    }
 
 
 def _api_key(request: str) -> int:

@@ -1,36 +1,25 @@
 """Who may connect to an embedded cluster, and do what.
 
-Owns the principal of a connection and the table of rights.
+Owns SASL's requests, the principal of a connection, the end of its session, and the table of rights. Does not
+own the messages of the mechanisms (``authentication``) or TLS (``tls``).
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import authentication
+from cyproducer.testing.broker.authentication import Denied, Exchange, Validator
+from cyproducer.testing.broker.world import NS_PER_MS
+from cyproducer.wire.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 if TYPE_CHECKING:
     from cyproducer.testing.broker.server import Call, Connection
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-
-
-class Access:
-    """Without authentication, everybody may do everything."""
-
-    anonymous: str | None = ANONYMOUS
-
-    def connected(self, connection: "Connection") -> None:
-        """A connection was opened."""
-
-    def admits(self, call: "Call") -> bool:
-        """Whether a connection may send this request now; otherwise it is closed."""
-        return True
-
-    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
-        """Whether a principal may do this; see ``Call.allowed``."""
-        return True
-
-    def operations(self, principal: str, kind: str, name: str) -> int:
-        """Returns the operations that a principal may do, as bits (KIP-430)."""
-        return sum(1 << OPERATIONS[each] for each in OF[kind] if self.allows(principal, each, kind, name))
-
+BEFORE: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+"""What a connection may send before it is authenticated."""
 
 #: The numbers of operations (KIP-140).
 OPERATIONS: Final = {
@@ -55,3 +44,172 @@ OF: Final = {
     ),
     "transactional_id": ("WRITE", "DESCRIBE"),
 }  # fmt: skip
+_IMPLY: Final = {
+    "DESCRIBE": ("READ", "WRITE", "DELETE", "ALTER"),
+    "DESCRIBE_CONFIGS": ("ALTER_CONFIGS",),
+}
+"""Operation -> those that allow it as well."""
+
+
+class Right(NamedTuple):
+    """A principal may, or may not, do something. ``name`` may end with "*"."""
+
+    allows: bool
+    principal: str
+    operation: str
+    kind: str
+    name: str
+
+    def concerns(self, kind: str, name: str) -> bool:
+        if self.kind != kind:
+            return False
+        if self.name.endswith("*"):
+            return name.startswith(self.name[:-1])
+        return name == self.name
+
+
+@dataclass
+class Session:
+    """The state of a connection's authentication."""
+
+    mechanism: str | None = None
+    exchange: Exchange | None = None
+    #: The end of the session in the world's time; None: there is none.
+    ends_ns: int | None = None
+
+
+class Access:
+    """The rules of one cluster. See ``EmbeddedBroker`` for the arguments."""
+
+    def __init__(
+        self,
+        users: Mapping[str, str] | None = None,
+        mechanisms: Sequence[str] = (),
+        validator: Validator | None = None,
+        session_ms: int = 0,
+    ) -> None:
+        self.users = dict(users or {})
+        self.mechanisms = list(mechanisms)
+        self.validator = validator
+        self.session_ms = session_ms
+        self.rights: list[Right] = []
+
+    # Authentication
+
+    @property
+    def anonymous(self) -> str | None:
+        """The principal of a connection that has not authenticated; None: it has to."""
+        return None if self.mechanisms else ANONYMOUS
+
+    def connected(self, connection: "Connection") -> None:
+        """A connection was opened: a client certificate says whose it is."""
+        if self.mechanisms:
+            connection.session = Session()
+            return
+        certificate = connection.transport.get_extra_info("peercert")
+        if certificate:
+            names = [f"{_SHORT.get(key, key)}={value}" for ((key, value),) in certificate["subject"]]
+            connection.principal = "User:" + ",".join(reversed(names))
+
+    def admits(self, call: "Call") -> bool:
+        """Whether a connection may send this request now; otherwise it is closed."""
+        session: Session | None = call.connection.session
+        if session is None or call.api in BEFORE:
+            return True
+        if call.connection.principal is None:
+            return False
+        return session.ends_ns is None or call.world.now_ns < session.ends_ns
+
+    def handshake(self, call: "Call") -> Any:
+        """Answers SaslHandshake."""
+        session: Session | None = call.connection.session
+        response = SASL_HANDSHAKE.response
+        if session is None:
+            return response(ErrorCode.ILLEGAL_SASL_STATE, [])
+        if call.request.mechanism not in self.mechanisms:
+            call.connection.is_last = True
+            return response(ErrorCode.UNSUPPORTED_SASL_MECHANISM, self.mechanisms)
+        session.mechanism = call.request.mechanism
+        session.exchange = authentication.exchange(session.mechanism, self.users, self.validator)
+        return response(ErrorCode.NO_ERROR, self.mechanisms)
+
+    def authenticate(self, call: "Call") -> Any:
+        """Answers SaslAuthenticate."""
+        session: Session | None = call.connection.session
+        if session is None or session.exchange is None:
+            call.connection.is_last = True
+            text = "SaslAuthenticate request received without a SaslHandshake"
+            return _authenticated(ErrorCode.ILLEGAL_SASL_STATE, text)
+        if code := call.fault():
+            call.connection.is_last = True
+            return _authenticated(code, "the test has asked for this")
+        try:
+            answer = session.exchange.send(call.request.auth_bytes)
+        except Denied as error:
+            # A connection whose authentication has failed is closed after the response.
+            call.connection.is_last = True
+            return _authenticated(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error))
+        if session.mechanism == "OAUTHBEARER" and answer:
+            # The token was refused: the failure follows.
+            return _authenticated(ErrorCode.NO_ERROR, None, answer)
+        if answer[:2] == b"r=":
+            return _authenticated(ErrorCode.NO_ERROR, None, answer)
+        try:
+            next(session.exchange)
+        except StopIteration as done:
+            name = done.value
+        principal = f"User:{name}"
+        if call.connection.principal not in (None, principal):
+            call.connection.is_last = True
+            text = f"Cannot change principals during re-authentication from {call.connection.principal}"
+            return _authenticated(ErrorCode.SASL_AUTHENTICATION_FAILED, text)
+        call.connection.principal = principal
+        session.exchange = None
+        if self.session_ms:
+            session.ends_ns = call.world.now_ns + self.session_ms * NS_PER_MS
+        return _authenticated(ErrorCode.NO_ERROR, None, answer, self.session_ms)
+
+    # Rights
+
+    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
+        """Whether a principal may do this; see ``Call.allowed``.
+
+        As with Kafka's ``allow.everyone.if.no.acl.found``: what has no right of its own is open to all.
+        """
+        if not self.rights:
+            return True
+        found = [right for right in self.rights if right.concerns(kind, name)]
+        if not found:
+            return True
+        mine = [right for right in found if right.principal in (principal, "*", "User:*")]
+        if any(not right.allows and right.operation in (operation, "ALL") for right in mine):
+            return False
+        enough = (operation, "ALL", *_IMPLY.get(operation, ()))
+        return any(right.allows and right.operation in enough for right in mine)
+
+    def operations(self, principal: str, kind: str, name: str) -> int:
+        """Returns the operations that a principal may do, as bits (KIP-430)."""
+        return sum(1 << OPERATIONS[each] for each in OF[kind] if self.allows(principal, each, kind, name))
+
+
+def _authenticated(code: int, text: str | None, answer: bytes = b"", session_ms: int = 0) -> Any:
+    return SASL_AUTHENTICATE.response(code, text, answer, session_ms)
+
+
+def handshake(call: "Call") -> Any:
+    return call.cluster.access.handshake(call)
+
+
+def authenticate(call: "Call") -> Any:
+    return call.cluster.access.authenticate(call)
+
+
+_SHORT: Final = {
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+}
+HANDLERS: Final = {SASL_HANDSHAKE: handshake, SASL_AUTHENTICATE: authenticate}

@@ -5,13 +5,12 @@ of the loop.
 """
 
 import asyncio
-import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import admin, fetch, metadata, produce, releases, transaction_requests
+from cyproducer.testing.broker import access, admin, fetch, metadata, produce, releases, transaction_requests
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.configs import Configs
 from cyproducer.testing.broker.faults import Faults
@@ -19,8 +18,9 @@ from cyproducer.testing.broker.group_offsets import Offsets
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster, Entry, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
+from cyproducer.testing.broker.tls import context
 from cyproducer.testing.broker.transactions import TransactionManners, Transactions
-from cyproducer.wire.messages import API_VERSIONS
+from cyproducer.wire.messages import API_VERSIONS, SASL_HANDSHAKE
 from cyproducer.wire.schema import Api
 
 HANDLERS: Final[Mapping[Api, Handler]] = {
@@ -29,6 +29,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **fetch.HANDLERS,
     **transaction_requests.HANDLERS,
     **admin.HANDLERS,
+    **access.HANDLERS,
 }
 FEATURE: Final = "transaction.version"
 
@@ -42,9 +43,9 @@ class EmbeddedCluster:
         nodes: int = 1,
         partitions: int = 3,
         auto_create: bool = True,
-        access: Access | None = None,
+        authentication: Mapping[str, Any] | None = None,
         max_bytes: int | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: tuple[str, str, str | None] | None = None,
         topics: Mapping[str, int] | None = None,
         release: tuple[int, int] = releases.NEWEST,
     ) -> None:
@@ -52,12 +53,12 @@ class EmbeddedCluster:
         #: The sum of the sizes of all batches.
         self.bytes = 0
         self.loop = loop
-        self.tls = tls
+        self.tls = None if tls is None else context(*tls)
         self.world = LoopWorld(loop)
         self.cluster_id = uuid.UUID(int=self.world.random.getrandbits(128)).hex[:22]
         self.default_partitions = partitions
         self.auto_create = auto_create
-        self.access = access or Access()
+        self.access = Access(**(authentication or {}))
         self.faults = Faults()
         self.configs = Configs()
         self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
@@ -71,6 +72,8 @@ class EmbeddedCluster:
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.
         self.versions = releases.versions(self.handlers, release)
+        # Version 0 sends the mechanism's messages without a header.
+        self.versions[SASL_HANDSHAKE.key] = (1, 1)
         #: Called with each response, for a log of requests.
         self.on_response: list[Callable[[Call, Any], object]] = []
         #: Called when a partition has new records, or a new end for readers.

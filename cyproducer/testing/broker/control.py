@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import faults, fetch
+from cyproducer.testing.broker.access import Right
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
 from cyproducer.testing.broker.partitions import Entry, Partition, Topic
@@ -159,6 +160,23 @@ def clear_faults(cluster: "EmbeddedCluster") -> None:
     cluster.faults.clear()
     for node in cluster.nodes.values():
         node.delay_ms = 0.0
+
+
+def add_right(
+    cluster: "EmbeddedCluster", allows: bool, principal: str, operation: str, kind: str, name: str
+) -> None:
+    cluster.access.rights.append(Right(allows, principal, operation, kind, name))
+
+
+def clear_rights(cluster: "EmbeddedCluster") -> None:
+    cluster.access.rights.clear()
+
+
+def set_user(cluster: "EmbeddedCluster", name: str, password: str | None) -> None:
+    if password is None:
+        cluster.access.users.pop(name, None)
+    else:
+        cluster.access.users[name] = password
 
 
 def advance(cluster: "EmbeddedCluster", delay_ms: float) -> None:

@@ -159,6 +159,8 @@ class Connection(asyncio.Protocol):
         #: The state of an authentication: owned by ``authentication``.
         self.session: Any = None
         self.is_gone = False
+        #: The connection is closed behind the next response.
+        self.is_last = False
         self._transport: asyncio.Transport | None = None
         self._inbox = bytearray()
         self._queue: deque[bytes] = deque()
@@ -269,6 +271,10 @@ class Connection(asyncio.Protocol):
     def _send(self, frame: bytes, throttle_ms: int = 0) -> None:
         if not self.is_gone:
             self.transport.write(frame)
+            if self.is_last:
+                self.is_gone = True
+                self.transport.close()
+                return
             self._finish(throttle_ms)
 
     def _finish(self, throttle_ms: int) -> None:
