@@ -10,11 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import access, admin, fetch, metadata, produce, releases, transaction_requests
+from cyproducer.testing.broker import (
+    access,
+    admin,
+    fetch,
+    groups,
+    metadata,
+    produce,
+    releases,
+    transaction_requests,
+)
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.configs import Configs
 from cyproducer.testing.broker.faults import Faults
 from cyproducer.testing.broker.group_offsets import Offsets
+from cyproducer.testing.broker.groups import Groups
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster, Entry, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
@@ -30,6 +40,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **transaction_requests.HANDLERS,
     **admin.HANDLERS,
     **access.HANDLERS,
+    **groups.HANDLERS,
 }
 FEATURE: Final = "transaction.version"
 
@@ -68,6 +79,7 @@ class EmbeddedCluster:
         self.transactions = Transactions(self.world, self.topics, self.homes, manners)
         self.transactions.brokers.update(self.nodes)
         self.offsets = Offsets(self.world, self.homes, self.transactions)
+        self.groups = Groups(self)
         self.handlers = dict(HANDLERS)
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.
