@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cyproducer.base.text import printable
-from cyproducer.cli import perf, produce, spark_recover, transactions
+from cyproducer.cli import broker, perf, produce, spark_recover, transactions
 from cyproducer.cli.console import discard, one_line, say
 from cyproducer.cli.settings import COMPRESSIONS, at_least
 from cyproducer.errors import KafkaConfigurationError, KafkaError
@@ -57,6 +57,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "perf": perf.add_parser(commands),
         "transactions": transactions.add_parser(commands),
         "spark-recover": spark_recover.add_parser(commands),
+        "broker": broker.add_parser(commands),
     }
     _add_demo(commands)
     return parser, of
@@ -79,12 +80,11 @@ def _run(arguments: Sequence[str] | None) -> int:
             return transactions.transactions(options, of["transactions"])
         if options.command == "spark-recover":
             return spark_recover.spark_recover(options, of["spark-recover"])
+        if options.command == "broker":
+            return broker.broker(options, of["broker"])
         return produce.produce(options, of["produce"])
     except KafkaConfigurationError as error:
         of[options.command].error(str(error))
-    except ModuleNotFoundError as error:
-        # The embedded broker needs an extra. The message says how to install it.
-        return _complain(str(error))
     except KafkaError as error:
         return _complain(one_line(error))
     except KeyboardInterrupt:
@@ -96,7 +96,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "demo",
         help="send Python's standard library to an embedded broker",
         description="Start a broker in memory, send it every line of Python's standard library and print "
-        "statistics. Needs the extra: pip install 'cyproducer[testing]'.",
+        "statistics.",
     )
     parser.add_argument("-z", "--compression", choices=COMPRESSIONS, default="lz4")
     parser.add_argument("--partitions", type=at_least(1), default=3)

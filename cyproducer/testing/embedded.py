@@ -66,6 +66,7 @@ class EmbeddedBroker:
         brokers: Number of brokers; their ids are 1, 2, ...
         partitions: Number of partitions of a topic that is created without a number, or on demand.
         topics: Topics to create at the start, name to number of partitions.
+        port: The first broker's port; the others have the ports behind it. 0: free ports.
         auto_create: Whether a topic that a client asks for is created (``auto.create.topics.enable``).
         max_bytes: How many bytes all logs together may hold. A broker that is full refuses records with
             POLICY_VIOLATION and says why. None: no limit.
@@ -98,6 +99,7 @@ class EmbeddedBroker:
         partitions: int = 3,
         topics: Mapping[str, int] | None = None,
         *,
+        port: int = 0,
         auto_create: bool = True,
         max_bytes: int | None = None,
         kafka_version: str = "4.1",
@@ -124,6 +126,7 @@ class EmbeddedBroker:
         self._process = process
         self._options = {
             "nodes": brokers,
+            "port": port,
             "partitions": partitions,
             "topics": named,
             "auto_create": auto_create,
@@ -223,6 +226,10 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _log_requests(self, write: Callable[[str], object]) -> None:
+        """Call ``write`` with a line for each request, on the broker's thread. Not with ``process=True``."""
+        self._call("log_requests", write)
 
     # Topics and records
 

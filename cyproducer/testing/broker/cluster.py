@@ -52,6 +52,7 @@ class EmbeddedCluster:
         self,
         loop: asyncio.AbstractEventLoop,
         nodes: int = 1,
+        port: int = 0,
         partitions: int = 3,
         auto_create: bool = True,
         authentication: Mapping[str, Any] | None = None,
@@ -72,7 +73,9 @@ class EmbeddedCluster:
         self.access = Access(**(authentication or {}))
         self.faults = Faults()
         self.configs = Configs()
-        self.nodes = {number: Node(self, number) for number in range(1, nodes + 1)}
+        self.nodes = {
+            number: Node(self, number, port and port + number - 1) for number in range(1, nodes + 1)
+        }
         self.topics = Cluster(self.world, nodes)
         self.homes = Homes(self.world, list(self.nodes))
         manners = TransactionManners(level=releases.transaction_level(release))

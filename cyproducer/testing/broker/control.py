@@ -4,10 +4,11 @@ Owns carrying them out. Does not own how they get here: from another thread (``r
 process (``process``), for which arguments and results can be pickled.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cyproducer.records.topic_names import legal_topic
-from cyproducer.testing.broker import faults, fetch
+from cyproducer.testing.broker import faults, fetch, request_log
 from cyproducer.testing.broker.access import Right
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
@@ -35,6 +36,11 @@ class StoredRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+
+
+def log_requests(cluster: "EmbeddedCluster", write: Callable[[str], object]) -> None:
+    """Has ``write`` called with a line for each response. Not from another process."""
+    cluster.on_response.append(lambda call, response: write(request_log.line(call, response)))
 
 
 def addresses(cluster: "EmbeddedCluster") -> str:
