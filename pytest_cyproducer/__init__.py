@@ -32,7 +32,7 @@ def mock_producer() -> Iterator[MockProducer]:
 def kafka_broker() -> Iterator[EmbeddedBroker]:
     """A running ``EmbeddedBroker``, new for each test: no test sees the topics or faults of another.
 
-    Starts in about a tenth of a second. Needs the extra ``testing``.
+    Starts in a few milliseconds.
     """
     from cyproducer.testing import EmbeddedBroker
 

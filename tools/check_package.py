@@ -92,7 +92,7 @@ def main() -> None:
         venv.create(work / "venv", with_pip=True)
         python = work / "venv" / "bin" / "python"
         run(
-            *(python, "-m", "pip", "install", "--only-binary", ":all:", f"{wheel}[testing]"),
+            *(python, "-m", "pip", "install", "--only-binary", ":all:", str(wheel)),
             directory=elsewhere,
             environment={"CC": "/nonexistent/cc"},
         )

@@ -148,7 +148,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "--embedded",
         action="store_true",
-        help="start a broker in memory for the test; needs pip install 'cyproducer[testing]'",
+        help="start a broker in memory for the test",
     )
     add_connection_options(parser)
     add(
@@ -178,7 +178,9 @@ def perf(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                 parser.error("-b/--bootstrap-server: not allowed with --embedded")
             from cyproducer.testing import EmbeddedBroker
 
-            broker = stack.enter_context(EmbeddedBroker(topics={options.topic: EMBEDDED_PARTITIONS}))
+            broker = stack.enter_context(
+                EmbeddedBroker(topics={options.topic: EMBEDDED_PARTITIONS}, process=True)
+            )
             options.bootstrap_servers = broker.bootstrap_servers
         settings = producer_settings(options)
         if options.transactional_id is not None:

@@ -83,7 +83,7 @@ IMPORTED_BY = {
     "botocore": ("security/aws.py",),
     # Of Python 3.14.
     "compression": ("records/compression.pyx",),
-    "confluent_kafka": ("cli/demo.py", "testing/mock_cluster.py"),
+    "confluent_kafka": (),
     "cramjam": ("records/compression.pyx",),
     "cryptography": ("security/oidc.py", "security/tls_context.py"),
     "gssapi": ("security/gssapi.py",),

@@ -35,10 +35,10 @@ RUN = [page for page in PAGES if page.name not in BY_THEMSELVES]
 NOT_RUN = {
     "perf/README.md": 1,
     "docs/asyncio.md": 1,
-    "docs/migration.md": 1,
     "docs/security.md": 2,
     "docs/spark.md": 9,
     "docs/spark-exactly-once.md": 3,
+    "docs/testing.md": 1,
     "docs/tracing.md": 3,
     "docs/transactions.md": 2,
 }

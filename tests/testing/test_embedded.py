@@ -303,7 +303,7 @@ def test_a_process_that_died_is_reported(broker: EmbeddedBroker) -> None:
     [
         ("SSL", r"a port without TLS\? Then set security_protocol='PLAINTEXT'"),
         ("SASL_SSL", r"a port without TLS\? Then set security_protocol='SASL_PLAINTEXT'"),
-        ("SASL_PLAINTEXT", "has no SASL, .*: set security_protocol='PLAINTEXT'"),
+        ("SASL_PLAINTEXT", "has no SASL: set security_protocol='PLAINTEXT'"),
     ],
 )
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_a_producer_with_tls_or_sasl_is_told_that_the_broker_has_neither(
             reconnect_backoff_ms=10,
             **given,
         ) as producer,
-        pytest.raises(KafkaTimeoutError, match=says),
+        pytest.raises(KafkaError, match=says),
     ):
         producer.send("t", b"v").get(30)
 

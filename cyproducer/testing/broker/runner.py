@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.testing.broker import control
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 
@@ -21,12 +22,19 @@ CALL_S: Final = 30.0
 STOP_S: Final = 5.0
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose timers do not stand still while a test has stopped the clocks of Python."""
+
+    def time(self) -> float:
+        return monotonic_s()
+
+
 class ClusterThread:
     """A cluster on a daemon thread of this process. ``options``: of ``EmbeddedCluster``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._cluster: EmbeddedCluster | None = None
         self._thread = threading.Thread(target=self._run, name="cyproducer-embedded-broker", daemon=True)
         self.pid = os.getpid()

@@ -11,11 +11,11 @@ written. A request that waits (Fetch, JoinGroup) makes those behind it wait.
 import asyncio
 import logging
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from cyproducer.base.clock import monotonic_ns, unix_ms
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.world import NS_PER_MS, World
@@ -39,14 +39,14 @@ class LoopWorld(World):
     """Real time, which a test may push forward, and events on an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
-        super().__init__(time.monotonic_ns(), self._real_ns())
+        self._offset_ns = unix_ms() * NS_PER_MS - monotonic_ns()
+        super().__init__(monotonic_ns(), self._real_ns())
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
 
     def _real_ns(self) -> int:
-        return time.monotonic_ns() + self._offset_ns
+        return monotonic_ns() + self._offset_ns
 
     def touch(self) -> None:
         """Takes over the real time. To be called before anything else happens in a turn of the loop."""

@@ -1,0 +1,186 @@
+"""Single requests to the embedded broker: hostile bytes, checks of batches, versions, order of responses."""
+
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer import KafkaProducer
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.records.crc32c import crc32c
+from cyproducer.records.record_batch import encode_batch
+from cyproducer.testing import EmbeddedBroker
+from cyproducer.testing.broker import releases
+from cyproducer.testing.broker.cluster import HANDLERS
+from cyproducer.wire import messages
+from cyproducer.wire.messages import API_VERSIONS, METADATA, PRODUCE
+from cyproducer.wire.schema import Api
+from tools.harness.until import PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"t": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def connection(broker: EmbeddedBroker) -> Iterator[socket.socket]:
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        yield connection
+
+
+def response(connection: socket.socket, api: Api, version: int) -> Any:
+    size = int.from_bytes(_exactly(connection, 4), "big")
+    return api.decode_response(version, _exactly(connection, size))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the connection was closed"
+        data += more
+    return data
+
+
+def works(broker: EmbeddedBroker) -> bool:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        return producer.send("t", b"still there").get(PATIENCE_S).offset >= 0
+
+
+def produced(connection: socket.socket, data: bytes | None, acks: int = -1, topic: str = "t") -> Any:
+    request = PRODUCE.request
+    partition = request.PartitionProduceData(0, data)
+    topics = [request.TopicProduceData(topic, bytes(16), [partition])]
+    connection.sendall(PRODUCE.encode_request(9, 1, "test", request(None, acks, 1000, topics)))
+    return response(connection, PRODUCE, 9).responses[0].partition_responses[0]
+
+
+def batch(producer_id: int = -1, epoch: int = -1, sequence: int = -1) -> bytes:
+    return encode_batch(
+        [(1000, None, b"v", b"")], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+def changed(data: bytes, at: int, format_: str, value: int) -> bytes:
+    """Returns a batch with another field, and the checksum of that."""
+    copy = bytearray(data)
+    struct.pack_into(format_, copy, at, value)
+    struct.pack_into(">I", copy, 17, crc32c(bytes(copy[21:])))
+    return bytes(copy)
+
+
+def test_batches_that_a_broker_must_not_take_are_refused(connection: socket.socket) -> None:
+    good = batch()
+    wrong_sum = bytearray(good)
+    wrong_sum[-1] ^= 1
+    for data, code in [
+        (None, ErrorCode.INVALID_RECORD),
+        (good[:40], ErrorCode.INVALID_RECORD),
+        (good + good, ErrorCode.INVALID_RECORD),
+        (changed(good, 16, ">b", 1), ErrorCode.INVALID_RECORD),
+        (changed(good, 23, ">i", 7), ErrorCode.INVALID_RECORD),
+        (changed(good, 21, ">h", 0x20), ErrorCode.INVALID_RECORD),
+        (changed(good, 21, ">h", 0x10), ErrorCode.INVALID_TXN_STATE),
+        (batch(5, -1, -1), ErrorCode.INVALID_RECORD),
+        (bytes(wrong_sum), ErrorCode.CORRUPT_MESSAGE),
+    ]:
+        assert produced(connection, data).error_code == code, data
+    assert produced(connection, good, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert produced(connection, good, topic="none").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert produced(connection, good).error_code == ErrorCode.NO_ERROR
+
+
+def test_sequences_are_checked(connection: socket.socket) -> None:
+    def send(epoch: int, sequence: int) -> tuple[int, int]:
+        answer = produced(connection, batch(77, epoch, sequence))
+        return answer.error_code, answer.base_offset
+
+    _, first = send(0, 0)
+    for sequence in range(1, 6):
+        assert send(0, sequence) == (0, first + sequence)
+    # The last five are recognised, and those before are out of order.
+    assert send(0, 1) == (0, first + 1)
+    assert send(0, 0) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert send(0, 7) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert send(1, 3) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert send(1, 0) == (0, first + 6)
+    assert send(0, 6) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hostile_bytes_do_not_stop_it(broker: EmbeddedBroker, seed: int) -> None:
+    dice = random.Random(seed)
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    apis = list(HANDLERS)
+    for _ in range(150):
+        api = dice.choice(apis)
+        version = dice.randint(*api.declared)
+        body = dice.randbytes(dice.randrange(60))
+        frame = struct.pack(">hhih", api.key, version, 1, -1) + body
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            if dice.random() < 0.3:
+                connection.sendall(dice.randbytes(20))
+    assert works(broker)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 30])
+def test_a_frame_of_an_impossible_size_closes_the_connection(
+    connection: socket.socket, broker: EmbeddedBroker, size: int
+) -> None:
+    connection.sendall(struct.pack(">i", size) + b"x" * 10)
+    assert _end(connection) == b""
+    assert works(broker)
+
+
+def _end(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+def test_responses_come_in_the_order_of_requests(connection: socket.socket) -> None:
+    request = METADATA.encode_request(9, 1, "test", METADATA.request([], False, False, False))
+    versions = API_VERSIONS.encode_request(3, 2, "test", API_VERSIONS.request("x", "1"))
+    connection.sendall(request + versions + request)
+    assert response(connection, METADATA, 9).brokers
+    assert response(connection, API_VERSIONS, 3).api_keys
+    assert response(connection, METADATA, 9).brokers
+
+
+def test_a_version_that_is_too_new_is_answered_with_those_that_are_known(connection: socket.socket) -> None:
+    frame = struct.pack(">hhih", API_VERSIONS.key, 99, 1, -1)
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+    answer = response(connection, API_VERSIONS, 0)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert PRODUCE.key in {each.api_key for each in answer.api_keys}
+
+
+# Releases
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.4", "2.8", "3.3", "3.9", "4.0", "4.1"])
+def test_the_producer_works_with_each_release(release: str) -> None:
+    with EmbeddedBroker(topics={"t": 1}, kafka_version=release) as broker:
+        assert works(broker)
+
+
+def test_releases_have_what_they_had() -> None:
+    old, new = (releases.versions(HANDLERS, release) for release in ((2, 1), releases.NEWEST))
+    assert old[PRODUCE.key][1] == 7
+    assert new[PRODUCE.key] == tuple(PRODUCE.declared)
+    assert messages.DESCRIBE_CLUSTER.key not in old
+    assert messages.DESCRIBE_CLUSTER.key in new
+    assert set(old) < set(new) == {api.key for api in HANDLERS}
+
+
+def test_every_request_is_answered_by_a_handler_or_is_not_for_this_broker() -> None:
+    others = {"GetTelemetrySubscriptions", "PushTelemetry", "ListConfigResources"}
+    assert {api.name for api in messages.ALL} - {api.name for api in HANDLERS} == others
