@@ -1,5 +1,5 @@
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 from cyproducer.futures.delivery import RecordFuture
 
@@ -14,7 +14,7 @@ def disown() -> None:
 class Group: ...
 
 class LoopInbox:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    def __new__(cls, loop: asyncio.AbstractEventLoop) -> Self: ...
 
 class LoopOutcomes:
     def __init__(
