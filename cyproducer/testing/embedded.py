@@ -394,6 +394,8 @@ class EmbeddedBroker:
     def take_down(self, broker_id: int) -> None:
         """Close one broker's connections and refuse new ones until `bring_up`.
 
+        Other brokers take over its partitions and what it coordinates, without a loss of records.
+
         Raises:
             EmbeddedBrokerError: There is no such broker, or the cluster is not running.
         """

@@ -137,7 +137,7 @@ def test_rights_decide_who_may_do_what(broker: EmbeddedBroker) -> None:
         with KafkaProducer(**options(broker)) as producer:
             producer.send(topic, value).get(PATIENCE_S)
 
-    broker.create_topic("mine")
+    broker.create_topic("mine", 1)
     broker.allow("User:bob", "ALL", topic="mine")
     with pytest.raises(errors.TopicAuthorizationFailedError):
         write("mine", b"1")

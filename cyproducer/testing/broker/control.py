@@ -126,6 +126,17 @@ def move_coordinator(cluster: "EmbeddedCluster", kind: str, name: str, node: int
 
 def take_down(cluster: "EmbeddedCluster", node: int) -> None:
     _node(cluster, node, "taking broker {} down failed").stop()
+    up = [each.id for each in cluster.nodes.values() if each.is_up]
+    if not up:
+        return
+    # Every broker has a replica of everything.
+    for topic in cluster.topics.topics.values():
+        for partition in topic.partitions:
+            if partition.leader == node:
+                move_leader(cluster, topic.name, partition.index, cluster.world.random.choice(up))
+    for home in list(cluster.homes.homes.values()):
+        if home.leader == node:
+            cluster.homes.move(home, cluster.world.random.choice(up))
 
 
 async def bring_up(cluster: "EmbeddedCluster", node: int) -> None:
