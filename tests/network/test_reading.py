@@ -95,9 +95,13 @@ def test_operations_that_are_denied_are_named_by_topic(cluster: ScriptedCluster,
     assert "missing" not in cluster.topics, "looking does not create"
 
 
-def test_a_broker_that_tells_no_operations_denies_none(cluster: ScriptedCluster, reader: Reading) -> None:
+def test_a_broker_that_tells_no_operations_denies_none(
+    cluster: ScriptedCluster, request: pytest.FixtureRequest
+) -> None:
     for node in cluster.nodes.values():
         node.versions[METADATA] = (0, 7)
+    # Made only now: it connects at once, and asks for the versions.
+    reader: Reading = request.getfixturevalue("reader")
     assert reader.denied(["t"], (topic_admin.READ,), *soon()) == {}
 
 

@@ -464,19 +464,21 @@ def test_filters_that_make_no_sense(admin: TransactionAdmin, filters: dict[str, 
         admin.list_transactions(**filters)
 
 
-def test_older_brokers_have_fewer_filters(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
+def test_older_brokers_have_fewer_filters(cluster: ScriptedCluster, request: pytest.FixtureRequest) -> None:
     set_state(cluster, "Ongoing", name="other")
     for node in cluster.nodes.values():
         node.versions[LIST_TRANSACTIONS] = (0, 0)
+    admin: TransactionAdmin = request.getfixturevalue("admin")
     assert names(admin.list_transactions(prefix="t")) == ["tx"]
     with pytest.raises(errors.UnsupportedVersionError, match=r"older_than_s needs brokers of Kafka 3\.8"):
         admin.list_transactions(older_than_s=1)
     assert names(admin.list_transactions(older_than_s=0)) == ["other", "tx"]
 
 
-def test_brokers_without_the_request(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
+def test_brokers_without_the_request(cluster: ScriptedCluster, request: pytest.FixtureRequest) -> None:
     for node in cluster.nodes.values():
         del node.versions[LIST_TRANSACTIONS], node.versions[DESCRIBE_TRANSACTIONS]
+    admin: TransactionAdmin = request.getfixturevalue("admin")
     with pytest.raises(errors.UnsupportedVersionError, match="ListTransactions"):
         admin.list_transactions()
     with pytest.raises(errors.UnsupportedVersionError, match="DescribeTransactions"):
