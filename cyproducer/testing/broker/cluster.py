@@ -14,7 +14,7 @@ from cyproducer.testing.broker import (
     access,
     admin,
     fetch,
-    groups,
+    group_requests,
     metadata,
     produce,
     releases,
@@ -40,7 +40,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **transaction_requests.HANDLERS,
     **admin.HANDLERS,
     **access.HANDLERS,
-    **groups.HANDLERS,
+    **group_requests.HANDLERS,
 }
 FEATURE: Final = "transaction.version"
 

@@ -1,8 +1,8 @@
 """The group coordinators of the model, as far as transactions use them: offsets that are pending until a
 marker.
 
-Owns the members of groups and the committed and pending offsets. Does not own which broker coordinates a
-group (``homes``) or the transactions (``transactions``).
+Owns the table of a group's members and the committed and pending offsets. Does not own how members join and
+leave (``groups``), which broker coordinates a group (``homes``) or the transactions (``transactions``).
 
 A group has one partition of ``__consumer_offsets`` of its own. What a coordinator has written is not lost
 when another one takes over, and the rules of a data partition hold: offsets are taken if the log has an open
@@ -85,18 +85,37 @@ class Group:
     def has_open(self, producer_id: int, epoch: int) -> bool:
         return producer_id in self.pending and self.epochs[producer_id] == epoch
 
+    @property
+    def has_offsets(self) -> bool:
+        """Whether there are any, committed or pending."""
+        return bool(self.committed) or any(self.pending.values())
+
+    def is_unstable(self, place: Place) -> bool:
+        """Whether an open transaction has written an offset of a partition (KIP-447)."""
+        return any(place in offsets for offsets in self.pending.values())
+
     def refusal(self, request: TxnOffsetCommit) -> int:
         """Returns why a member's offsets are refused. A bare group id comes from no member, and passes."""
         if request.generation < 0 and not request.member:
             return NO_ERROR
-        if request.instance is not None:
-            for name, member in self.members.items():
-                if member.instance == request.instance and name != request.member:
-                    return FENCED_INSTANCE_ID
-        known = self.members.get(request.member)
+        return self.stranger(request.generation, request.member, request.instance)
+
+    def stranger(self, generation: int, member: str, instance: str | None) -> int:
+        """Returns why somebody is not the member of the generation that it says it is, or NO_ERROR."""
+        if instance is not None:
+            holder = self.holder(instance)
+            if holder is None:
+                return UNKNOWN_MEMBER_ID
+            if holder != member:
+                return FENCED_INSTANCE_ID
+        known = self.members.get(member)
         if known is None:
             return UNKNOWN_MEMBER_ID
-        return NO_ERROR if known.generation == request.generation else ILLEGAL_GENERATION
+        return NO_ERROR if known.generation == generation else ILLEGAL_GENERATION
+
+    def holder(self, instance: str) -> str | None:
+        """Returns the id of the member that is a static instance (KIP-345)."""
+        return next((name for name, member in self.members.items() if member.instance == instance), None)
 
 
 class Offsets:

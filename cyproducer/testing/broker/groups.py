@@ -1,704 +1,689 @@
-"""Classic consumer groups of an embedded cluster: members, rebalances, sessions, offsets.
+"""The consumer groups of a cluster: joining, generations, assignments and sessions.
 
-Owns the states of groups and the requests of their members. Does not own committed and pending offsets
-(``group_offsets``) or which node coordinates a group (``homes``).
+Owns the states of classic groups and their timers. Does not own the table of members and the offsets
+(``group_offsets``), which broker coordinates a group (``homes``) or the requests (``group_requests``). All
+times are the world's. There is no I/O.
 
-A group's states, as in Kafka::
+The states of a group::
 
-    Empty                 has no members
-    PreparingRebalance    waits until all members have joined, or the longest of their rebalance timeouts
-    CompletingRebalance   all have joined; waits for the leader's assignment
-    Stable                all have their assignment
-    Dead                  was deleted
+    Empty --------------> PreparingRebalance   a member joins
+    PreparingRebalance -> CompletingRebalance  all members have joined, or the time is over: a new generation
+    CompletingRebalance -> Stable              the leader has sent the assignment
+    Stable -------------> PreparingRebalance   a member joins, leaves or is lost; so from CompletingRebalance
+    PreparingRebalance -> Empty                nobody is left
 
-A rebalance begins when a member joins, leaves, or is silent for its session timeout. The first rebalance does
-not wait for further members (``group.initial.rebalance.delay.ms`` is 0), so that tests are fast.
+A group that does not exist is Dead. The coordinator writes to its log when a group becomes Stable or Empty;
+if it loses its place, the next one goes on from there.
 """
 
-import secrets
+import uuid
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, cast
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.group_offsets import Member, Offset
-from cyproducer.testing.broker.homes import GROUP, Home
-from cyproducer.testing.broker.metadata import NO_OPERATIONS
-from cyproducer.testing.broker.server import LATER, Call, Handler
-from cyproducer.wire.messages import (
-    DELETE_GROUPS,
-    DESCRIBE_GROUPS,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    LIST_GROUPS,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    SYNC_GROUP,
-)
-from cyproducer.wire.schema import Api
+from cyproducer.testing.broker.group_offsets import Group, Member, Offset, Offsets
+from cyproducer.testing.broker.homes import GROUP, Home, Told
+from cyproducer.testing.broker.transactions import Place
+from cyproducer.testing.broker.world import NS_PER_MS
 
-if TYPE_CHECKING:
-    from cyproducer.testing.broker.cluster import EmbeddedCluster
-
-EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (
-    "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead",
-)  # fmt: skip
-LONGEST_SESSION_MS: Final = 1_800_000
-ASKS_FOR_ID: Final = 4
-"""From this version on, a new member of JoinGroup gets an id first (KIP-394)."""
-SKIPS_ASSIGNMENT: Final = 9
-NO_OFFSET: Final = Offset(-1, -1, "")
+EMPTY: Final = "Empty"
+PREPARING: Final = "PreparingRebalance"
+COMPLETING: Final = "CompletingRebalance"
+STABLE: Final = "Stable"
+DEAD: Final = "Dead"
+NEW_MEMBER_MS: Final = 5 * 60_000
+"""How long a new member may wait for its first generation, whatever its session timeout."""
 
 
-@dataclass(eq=False)
-class GroupMember:
-    """A member; times in milliseconds."""
+class Join(NamedTuple):
+    """Somebody wants to join, or a member to join again."""
+
+    #: Empty: a new one.
+    member: str
+    #: The static instance that it is (KIP-345).
+    instance: str | None
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    #: The metadata by protocol, the preferred one first.
+    protocols: dict[str, bytes]
+    client_id: str
+    host: str
+    #: A new member hears its id first, and then joins with it (KIP-394).
+    id_first: bool
+    #: It understands ``Joined.skips``.
+    can_skip: bool
+
+
+class Joined(NamedTuple):
+    """The answer to ``Join``."""
+
+    code: int
+    member: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    #: For the leader: all members.
+    members: Sequence["Participant"] = ()
+    #: The leader is to keep the assignment (KIP-814).
+    skips: bool = False
+
+
+class Synced(NamedTuple):
+    """The answer to SyncGroup."""
+
+    code: int
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+JoinTold = Callable[[Joined], None]
+SyncTold = Callable[[Synced], None]
+
+
+@dataclass(eq=False, kw_only=True)
+class Participant(Member):
+    """A member, as its coordinator knows it."""
 
     id: str
-    instance: str | None
     client_id: str
     host: str
     session_ms: int
     rebalance_ms: int
-    protocols: list[tuple[str, bytes]]
+    protocols: dict[str, bytes]
     assignment: bytes = b""
-    #: JoinGroup or SyncGroup, while it waits.
-    joining: Call | None = None
-    syncing: Call | None = None
-    heard_ns: int = 0
+    #: It has not been in a generation yet.
+    is_new: bool = True
+    has_synced: bool = False
+    #: Who waits for the answer to its JoinGroup or SyncGroup.
+    join: JoinTold | None = None
+    sync: SyncTold | None = None
+    #: When its session ends, and when the timer that looks for it fires.
+    expires_ns: int = 0
+    timer_ns: int = -1
 
-    def metadata(self, protocol: str) -> bytes:
-        return dict(self.protocols).get(protocol, b"")
+    def answer_join(self, answer: Joined) -> None:
+        """Answers the JoinGroup that waits, if there is one."""
+        told, self.join = self.join, None
+        if told is not None:
+            told(answer)
+
+    def answer_sync(self, answer: Synced) -> None:
+        """Answers the SyncGroup that waits, if there is one."""
+        told, self.sync = self.sync, None
+        if told is not None:
+            told(answer)
+
+    def fail(self, code: int) -> None:
+        """Answers what waits with an error."""
+        self.answer_join(Joined(code, self.id))
+        self.answer_sync(Synced(code))
+
+    def offers(self, protocols: Mapping[str, bytes]) -> bool:
+        """Whether these are its protocols, with the same metadata and in the same order."""
+        return list(self.protocols.items()) == list(protocols.items())
 
 
-@dataclass(eq=False)
-class ClassicGroup:
-    """A group; see the module."""
+class Stored(NamedTuple):
+    """What a coordinator has written about a group."""
 
-    name: str
-    state: str = EMPTY
-    generation: int = 0
-    protocol_type: str = ""
-    protocol: str | None = None
-    leader: str = ""
-    members: dict[str, GroupMember] = field(default_factory=dict)
-    #: Ids that were handed out, to members that have not joined.
-    promised: set[str] = field(default_factory=set)
-    #: Counts rebalances, so that a timer knows whether it is still meant.
-    round: int = 0
-
-    def by_instance(self, instance: str | None) -> GroupMember | None:
-        """Returns the static member of an instance."""
-        if instance is None:
-            return None
-        return next((each for each in self.members.values() if each.instance == instance), None)
+    generation: int
+    protocol_type: str
+    protocol: str | None
+    leader: str
+    members: dict[str, Participant]
 
 
-class Groups:
-    """All groups of a cluster."""
+class ConsumerGroup:
+    """A group; see the module's docstring."""
 
-    def __init__(self, cluster: "EmbeddedCluster") -> None:
-        self.cluster = cluster
-        self.world = cluster.world
-        self.groups: dict[str, ClassicGroup] = {}
-        cluster.homes.on_resigned[GROUP] = self._resigned
+    def __init__(self, groups: "Groups", log: Group) -> None:
+        self.groups = groups
+        self.log = log
+        self.state = EMPTY
+        self.generation = 0
+        #: Of the members, or the last ones; empty if there was none.
+        self.protocol_type = ""
+        #: What the members of this generation use.
+        self.protocol: str | None = None
+        self.leader = ""
+        #: Ids that new members have been told, and have not joined with yet.
+        self.told_ids: set[str] = set()
+        self._world = groups.world
+        #: A first rebalance waits for more members.
+        self._is_gathering = False
+        self._has_newcomers = False
+        #: Counts rebalances: timers of an earlier one mean nothing.
+        self._turn = 0
+        self._stored: Stored | None = None
 
-    def group(self, name: str) -> ClassicGroup:
-        found = self.groups.get(name)
-        if found is None or found.state == DEAD:
-            found = self.groups[name] = ClassicGroup(name)
-        return found
+    @property
+    def name(self) -> str:
+        return self.log.name
 
-    def find(self, name: str) -> ClassicGroup | None:
-        """Returns a group that has, or had, members, or has offsets that a transaction has committed."""
-        found = self.groups.get(name)
-        if found is None and name in self.cluster.offsets.groups:
-            return self.group(name) if self.cluster.offsets.group(name).committed else None
-        return found
+    @property
+    def exists(self) -> bool:
+        """Whether it has had members or told somebody an id, or has offsets."""
+        return bool(self.generation or self.members or self.told_ids) or self.log.has_offsets
 
-    def refusal(self, call: Call, name: str, operation: str = "READ") -> int:
-        """Returns why a request to a group's coordinator is refused, or NO_ERROR."""
-        if not call.allowed(operation, "group", name):
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if code := call.fault():
-            return code
-        if not name:
-            return ErrorCode.INVALID_GROUP_ID
-        homes = self.cluster.homes
-        return homes.code(call.node.id, homes.home(GROUP, name))
-
-    def member_of(
-        self, group: ClassicGroup | None, member_id: str, generation: int | None, instance: str | None
-    ) -> GroupMember | int:
-        """Returns a member, or why a request that says that it comes from it is refused."""
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        static = group.by_instance(instance)
-        if static is not None and static.id != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-        member = group.members.get(member_id)
-        if member is None or (instance is not None and static is None):
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation is not None and generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        return member
+    @property
+    def members(self) -> dict[str, Participant]:
+        return cast("dict[str, Participant]", self.log.members)
 
     # Joining
 
-    def join(self, call: Call) -> None:
-        request, name = call.request, call.request.group_id
-        code = self.refusal(call, name)
-        if not code and not 0 < request.session_timeout_ms <= LONGEST_SESSION_MS:
-            code = ErrorCode.INVALID_SESSION_TIMEOUT
-        if not code and (not request.protocols or not request.protocol_type):
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if code:
-            _joined(call, code, request.member_id)
-            return
-        group = self.group(name)
-        protocols = [(each.name, each.metadata) for each in request.protocols]
-        member_id, instance = request.member_id, request.group_instance_id
-        static = group.by_instance(instance)
-        known = group.members.get(member_id)
-        if not self._fits(group, request.protocol_type, protocols, except_for=known or static):
-            _joined(call, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
-        elif not member_id:
-            self._join_new(call, group, protocols, static)
-        elif member_id in group.promised:
-            group.promised.discard(member_id)
-            self._add(call, group, member_id, protocols)
-        elif static is not None and static.id != member_id:
-            _joined(call, ErrorCode.FENCED_INSTANCE_ID, member_id)
-        elif known is None:
-            _joined(call, ErrorCode.UNKNOWN_MEMBER_ID, member_id)
+    def join(self, request: Join, told: JoinTold) -> None:
+        """Answers at once or when the next generation begins."""
+        if code := self._join_refusal(request):
+            told(Joined(code, request.member))
+        elif request.member:
+            self._join_again(request, told)
+        elif request.instance is not None:
+            holder = self.log.holder(request.instance)
+            member = self.groups.new_id(request.instance)
+            if holder is None:
+                self._add(member, request, told)
+            else:
+                self._replace(self.members[holder], member, request, told)
         else:
-            self._join_again(call, group, known, protocols)
+            member = self.groups.new_id(request.client_id)
+            if request.id_first:
+                self.told_ids.add(member)
+                self._world.after(request.session_ms, self._forget, member)
+                told(Joined(ErrorCode.MEMBER_ID_REQUIRED, member))
+            else:
+                self._add(member, request, told)
 
-    def _fits(
-        self,
-        group: ClassicGroup,
-        protocol_type: str,
-        protocols: list[tuple[str, bytes]],
-        except_for: GroupMember | None,
-    ) -> bool:
-        """Whether a member has a protocol that all others have too."""
-        others = [each for each in group.members.values() if each is not except_for]
-        if not others:
-            return True
-        common = set.intersection(*({name for name, _ in each.protocols} for each in others))
-        return protocol_type == group.protocol_type and any(name in common for name, _ in protocols)
-
-    def _join_new(
-        self,
-        call: Call,
-        group: ClassicGroup,
-        protocols: list[tuple[str, bytes]],
-        static: GroupMember | None,
-    ) -> None:
-        instance = call.request.group_instance_id
-        member_id = f"{instance or call.header.client_id or ''}-{secrets.token_hex(16)}"
-        if static is not None:
-            self._replace(call, group, static, member_id, protocols)
-        elif instance is None and call.version >= ASKS_FOR_ID:
-            group.promised.add(member_id)
-            self.world.after(call.request.session_timeout_ms, group.promised.discard, member_id)
-            _joined(call, ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        else:
-            self._add(call, group, member_id, protocols)
-
-    def _add(
-        self, call: Call, group: ClassicGroup, member_id: str, protocols: list[tuple[str, bytes]]
-    ) -> None:
-        request = call.request
-        if not group.members:
-            group.protocol_type = request.protocol_type
-        member = group.members[member_id] = GroupMember(
-            member_id,
-            request.group_instance_id,
-            call.header.client_id or "",
-            f"/{call.node.host}",
-            request.session_timeout_ms,
-            request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms,
-            protocols,
-        )
-        member.joining = call
-        self.hear(group, member)
-        self._note_members(group)
-        self._rebalance(group)
-
-    def _replace(
-        self,
-        call: Call,
-        group: ClassicGroup,
-        old: GroupMember,
-        member_id: str,
-        protocols: list[tuple[str, bytes]],
-    ) -> None:
-        """A static member has started again: it gets its place, under another id (KIP-345)."""
-        leader, was_leader = group.leader, group.leader == old.id
-        for waiting in (old.joining, old.syncing):
-            if waiting is not None:
-                _refuse(waiting, ErrorCode.FENCED_INSTANCE_ID)
-        del group.members[old.id]
-        unchanged = old.protocols == protocols
-        new = group.members[member_id] = GroupMember(
-            member_id,
-            old.instance,
-            call.header.client_id or "",
-            f"/{call.node.host}",
-            call.request.session_timeout_ms,
-            max(call.request.rebalance_timeout_ms, 0) or call.request.session_timeout_ms,
-            protocols,
-            old.assignment,
-        )
-        if was_leader:
-            group.leader = member_id
-        self.hear(group, new)
-        self._note_members(group)
-        if group.state == STABLE and unchanged:
-            skips = was_leader and call.version >= SKIPS_ASSIGNMENT
-            # Under the former leader's id, so that it does not assign again.
-            _joined(call, ErrorCode.NO_ERROR, member_id, group, leader, skips)
-            return
-        new.joining = call
-        self._rebalance(group)
-
-    def _join_again(
-        self, call: Call, group: ClassicGroup, member: GroupMember, protocols: list[tuple[str, bytes]]
-    ) -> None:
-        changed = member.protocols != protocols
-        member.protocols = protocols
-        member.session_ms = call.request.session_timeout_ms
-        self.hear(group, member)
-        if group.state == PREPARING or changed or (group.state == STABLE and member.id == group.leader):
-            if member.joining is not None:
-                _refuse(member.joining, ErrorCode.REBALANCE_IN_PROGRESS)
-            member.joining = call
-            self._rebalance(group)
-        else:
-            # The response to the member's last request was lost, or nothing has changed.
-            _joined(call, ErrorCode.NO_ERROR, member.id, group, group.leader)
-
-    # Rebalances
-
-    def _rebalance(self, group: ClassicGroup) -> None:
-        """Begins a rebalance, or goes on with one; ends it if all members have joined."""
-        if group.state != PREPARING:
-            group.state = PREPARING
-            group.round += 1
-            for member in group.members.values():
-                if member.syncing is not None:
-                    _refuse(member.syncing, ErrorCode.REBALANCE_IN_PROGRESS)
-                    member.syncing = None
-            longest = max((each.rebalance_ms for each in group.members.values()), default=0)
-            self.world.after(longest, self._end_waiting, group, group.round)
-        if all(member.joining is not None for member in group.members.values()):
-            self._complete(group)
-
-    def _end_waiting(self, group: ClassicGroup, round_: int) -> None:
-        """Goes on without the members that have not joined in time."""
-        if group.state == PREPARING and group.round == round_:
-            for member in list(group.members.values()):
-                if member.joining is None and member.instance is None:
-                    del group.members[member.id]
-            self._complete(group)
-
-    def _complete(self, group: ClassicGroup) -> None:
-        group.generation += 1
-        group.round += 1
-        if not group.members:
-            group.state, group.leader, group.protocol = EMPTY, "", None
-            self._note_members(group)
-            return
-        group.state = COMPLETING
-        if group.leader not in group.members:
-            group.leader = next(iter(group.members))
-        group.protocol = _chosen(group)
-        self._note_members(group)
-        for member in group.members.values():
-            call, member.joining, member.assignment = member.joining, None, b""
-            self.hear(group, member)
-            if call is not None:
-                _joined(call, ErrorCode.NO_ERROR, member.id, group, group.leader)
-        longest = max(each.rebalance_ms for each in group.members.values())
-        self.world.after(longest, self._end_syncing, group, group.round)
-
-    def _end_syncing(self, group: ClassicGroup, round_: int) -> None:
-        """The leader has not assigned anything in time, or a member has not asked for its assignment."""
-        if group.state == COMPLETING and group.round == round_:
-            for member in list(group.members.values()):
-                if member.syncing is None:
-                    del group.members[member.id]
-            self._rebalance(group)
-
-    def sync(self, call: Call) -> None:
-        request = call.request
-
-        def refuse(code: int) -> None:
-            call.answer(SYNC_GROUP.response(0, code, None, None, b""))
-
-        if code := self.refusal(call, request.group_id):
-            refuse(code)
-            return
-        group = self.groups.get(request.group_id)
-        member = self.member_of(group, request.member_id, request.generation_id, request.group_instance_id)
-        if isinstance(member, int):
-            refuse(member)
-            return
-        assert group is not None
-        named = (request.protocol_type, request.protocol_name)
-        if call.version >= 5 and any(
-            given is not None and given != ours
-            for given, ours in zip(named, (group.protocol_type, group.protocol), strict=True)
+    def _join_refusal(self, request: Join) -> int:
+        members, most = self.members, self.groups.max_size
+        holder = None if request.instance is None else self.log.holder(request.instance)
+        is_new = request.member not in members and holder is None
+        if most is not None and is_new and len(members) >= most:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not request.protocol_type or not request.protocols:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state == EMPTY:
+            return ErrorCode.NO_ERROR
+        common = self._common()
+        if request.protocol_type != self.protocol_type or not any(
+            each in common for each in request.protocols
         ):
-            refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NO_ERROR
+
+    def _join_again(self, request: Join, told: JoinTold) -> None:
+        if request.member in self.told_ids and request.instance is None:
+            self._add(request.member, request, told)
             return
-        self.hear(group, member)
-        if group.state == PREPARING:
-            refuse(ErrorCode.REBALANCE_IN_PROGRESS)
-        elif group.state == STABLE:
-            _synced(call, group, member)
+        code = self.log.stranger(self.generation, request.member, request.instance)
+        if code:
+            told(Joined(code, request.member))
+            return
+        member = self.members[request.member]
+        is_same = member.offers(request.protocols)
+        if is_same and (self.state == COMPLETING or (self.state == STABLE and member.id != self.leader)):
+            # It has not got the last answer, or asks without need.
+            self._keep(member)
+            told(self._joined(member))
+            return
+        # An earlier request of the member has lost its connection, or should have.
+        member.answer_join(Joined(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
+        member.protocols = request.protocols
+        member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
+        member.join = told
+        self._stir()
+
+    def _add(self, member_id: str, request: Join, told: JoinTold) -> None:
+        self.told_ids.discard(member_id)
+        member = self._participant(member_id, request)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members[member_id] = member
+        if not self.leader:
+            self.leader = member_id
+        member.join = told
+        self._has_newcomers = True
+        self._keep(member)
+        self._stir()
+
+    def _participant(self, member_id: str, request: Join) -> Participant:
+        return Participant(
+            generation=self.generation,
+            instance=request.instance,
+            id=member_id,
+            client_id=request.client_id,
+            host=request.host,
+            session_ms=request.session_ms,
+            rebalance_ms=request.rebalance_ms,
+            protocols=request.protocols,
+        )
+
+    def _replace(self, old: Participant, member_id: str, request: Join, told: JoinTold) -> None:
+        """A static member was started anew: it gets another id, and those who have the old one are fenced."""
+        leads = self.leader == old.id
+        del self.members[old.id]
+        old.fail(ErrorCode.FENCED_INSTANCE_ID)
+        member = self._participant(member_id, request)
+        member.assignment, member.has_synced, member.is_new = old.assignment, old.has_synced, old.is_new
+        self.members[member_id] = member
+        if leads:
+            self.leader = member_id
+        self._keep(member)
+        if self.state != STABLE or self._elected() != self.protocol:
+            member.join = told
+            self._stir()
+            return
+
+        def answer(code: int) -> None:
+            if code:
+                told(Joined(code, request.member))
+            elif not leads:
+                told(self._joined(member))
+            elif request.can_skip:
+                told(self._joined(member)._replace(skips=True))
+            else:
+                # As a follower, it keeps the assignment.
+                told(self._joined(member)._replace(leader=old.id, members=()))
+
+        self.groups.homes.write(self.log.home, self._store, answer)
+
+    def _joined(self, member: Participant) -> Joined:
+        return Joined(
+            ErrorCode.NO_ERROR,
+            member.id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            list(self.members.values()) if member.id == self.leader else (),
+        )
+
+    def _forget(self, member_id: str) -> None:
+        """Who was told this id has not come back."""
+        if member_id in self.told_ids:
+            self.told_ids.discard(member_id)
+            self._try_complete()
+
+    # Rebalancing
+
+    def _stir(self) -> None:
+        """Begins a rebalance, or ends it if nobody is missing any more."""
+        if self.state == PREPARING:
+            self._try_complete()
         else:
-            member.syncing = call
-            if member.id == group.leader:
-                given = {each.member_id: each.assignment for each in request.assignments}
-                for each in group.members.values():
-                    each.assignment = given.get(each.id, b"")
-                group.state = STABLE
-                for each in group.members.values():
-                    waiting, each.syncing = each.syncing, None
-                    if waiting is not None:
-                        self.hear(group, each)
-                        _synced(waiting, group, each)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        was, self.state = self.state, PREPARING
+        self._turn += 1
+        if was == COMPLETING:
+            for member in list(self.members.values()):
+                member.assignment = b""
+                member.answer_sync(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        if was != EMPTY:
+            self._wait()
+            self._try_complete()
+        elif self.groups.initial_delay_ms > 0:
+            self._is_gathering = True
+            self._gather(self._rebalance_ms())
+        else:
+            self._complete()
+
+    def _rebalance_ms(self) -> int:
+        return max((member.rebalance_ms for member in self.members.values()), default=0)
+
+    def _wait(self) -> None:
+        self._world.after(self._rebalance_ms(), self._time_out, self._turn)
+
+    def _time_out(self, turn: int) -> None:
+        if turn == self._turn and self.state == PREPARING:
+            self._complete()
+
+    def _gather(self, left_ms: float) -> None:
+        """Waits for more members; again if some have come, but not longer than ``left_ms``."""
+        delay_ms = min(self.groups.initial_delay_ms, left_ms)
+        self._has_newcomers = False
+        self._world.after(delay_ms, self._gathered, self._turn, left_ms - delay_ms)
+
+    def _gathered(self, turn: int, left_ms: float) -> None:
+        if turn != self._turn:
+            return
+        if self._has_newcomers and left_ms > 0:
+            self._gather(left_ms)
+        else:
+            self._complete()
+
+    def _try_complete(self) -> None:
+        if self.state != PREPARING or self._is_gathering or self.told_ids:
+            return
+        if all(member.join is not None for member in self.members.values()):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Begins a generation, with those who have joined, and static members."""
+        self._is_gathering = False
+        self._turn += 1
+        for member in list(self.members.values()):
+            if member.join is None and member.instance is None:
+                self._drop(member)
+        members = self.members
+        if members and members[self.leader].join is None:
+            joined = next((member.id for member in members.values() if member.join is not None), None)
+            if joined is None:
+                # They are all static: until their sessions end, they may come back.
+                self._wait()
+                return
+            self.leader = joined
+        self.generation += 1
+        if not members:
+            self.state, self.protocol = EMPTY, None
+            self.groups.homes.write(self.log.home, self._store, _ignore)
+            return
+        self.state, self.protocol = COMPLETING, self._elected()
+        for member in members.values():
+            member.generation = self.generation
+            member.has_synced = member.is_new = False
+        for member in list(members.values()):
+            self._keep(member)
+            member.answer_join(self._joined(member))
+        self._world.after(self._rebalance_ms(), self._expect_sync, self._turn)
+
+    def _expect_sync(self, turn: int) -> None:
+        """Members that have not asked for their assignment are lost."""
+        if turn != self._turn:
+            return
+        missing = [member for member in self.members.values() if not member.has_synced]
+        for member in missing:
+            self._drop(member)
+        if missing:
+            self._prepare()
+
+    def _common(self) -> set[str]:
+        """Returns the protocols that all members have."""
+        offers = [set(member.protocols) for member in self.members.values()]
+        return set.intersection(*offers) if offers else set()
+
+    def _elected(self) -> str | None:
+        """Returns the protocol with the most votes: each member's is for its first one that all have."""
+        common = self._common()
+        if not common:
+            return None
+        ballots = [
+            next(each for each in member.protocols if each in common) for member in self.members.values()
+        ]
+        return Counter(ballots).most_common(1)[0][0]
+
+    # Members
+
+    def stranger(self, generation: int, member: str, instance: str | None) -> int:
+        """Returns why somebody is not the member of this generation that it says it is, or NO_ERROR."""
+        return self.log.stranger(generation, member, instance)
+
+    def sync(
+        self,
+        generation: int,
+        member_id: str,
+        instance: str | None,
+        protocols: tuple[str | None, str | None],
+        assignments: Mapping[str, bytes],
+        told: SyncTold,
+    ) -> None:
+        """Answers with the member's assignment, once the leader has sent it; ``protocols``: the type and the
+        name that the member believes in, None: it does not say."""
+        own = (self.protocol_type, self.protocol)
+        if code := self.stranger(generation, member_id, instance):
+            told(Synced(code))
+        elif any(each not in (None, mine) for each, mine in zip(protocols, own, strict=True)):
+            told(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif self.state == PREPARING:
+            told(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        else:
+            member = self.members[member_id]
+            member.answer_sync(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+            member.has_synced = True
+            member.sync = told
+            if self.state == STABLE:
+                self._hand_out(member)
+            elif member_id == self.leader:
+                self._assign(assignments)
+
+    def _assign(self, assignments: Mapping[str, bytes]) -> None:
+        turn = self._turn
+
+        def apply() -> int:
+            if turn == self._turn and self.state == COMPLETING:
+                for member in self.members.values():
+                    member.assignment = assignments.get(member.id, b"")
+                self.state = STABLE
+                self._store()
+            return ErrorCode.NO_ERROR
+
+        def then(code: int) -> None:
+            if not code and turn == self._turn and self.state == STABLE:
+                for member in list(self.members.values()):
+                    self._hand_out(member)
+
+        self.groups.homes.write(self.log.home, apply, then)
+
+    def _hand_out(self, member: Participant) -> None:
+        if member.sync is not None:
+            self._keep(member)
+            member.answer_sync(
+                Synced(ErrorCode.NO_ERROR, member.assignment, self.protocol_type, self.protocol)
+            )
+
+    def heartbeat(self, generation: int, member_id: str, instance: str | None) -> int:
+        """Returns an error code; a rebalance asks a member to join again."""
+        if code := self.stranger(generation, member_id, instance):
+            return code
+        self._keep(self.members[member_id])
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state == PREPARING else ErrorCode.NO_ERROR
+
+    def leave(self, member_id: str, instance: str | None) -> int:
+        """Returns an error code. A static member may leave by its instance alone, with an empty id."""
+        if instance is None and member_id in self.told_ids:
+            self._forget(member_id)
+            return ErrorCode.NO_ERROR
+        if instance is not None and not member_id:
+            member_id = self.log.holder(instance) or ""
+        if code := self.stranger(self.generation, member_id, instance):
+            return code
+        self._lose(self.members[member_id])
+        return ErrorCode.NO_ERROR
+
+    def commit_refusal(self, generation: int, member_id: str, instance: str | None) -> int:
+        """Returns why an offset is not committed, or NO_ERROR. Beside live members, only they may commit."""
+        if generation < 0 and self.state == EMPTY:
+            return ErrorCode.NO_ERROR
+        if code := self.stranger(generation, member_id, instance):
+            return code
+        self._keep(self.members[member_id])
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state == COMPLETING else ErrorCode.NO_ERROR
+
+    def _lose(self, member: Participant) -> None:
+        self._drop(member)
+        self._stir()
+
+    def _drop(self, member: Participant) -> None:
+        del self.members[member.id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), "")
+        member.fail(ErrorCode.UNKNOWN_MEMBER_ID)
 
     # Sessions
 
-    def hear(self, group: ClassicGroup, member: GroupMember) -> None:
-        """Begins a member's session anew."""
-        member.heard_ns = self.world.now_ns
-        self.world.after(member.session_ms, self._check, group, member, member.heard_ns)
+    def _keep(self, member: Participant) -> None:
+        """Begins a member's session anew. There is one timer, which looks when it is due."""
+        wait_ms = NEW_MEMBER_MS if member.is_new else member.session_ms
+        member.expires_ns = self._world.now_ns + wait_ms * NS_PER_MS
+        if not 0 <= member.timer_ns <= member.expires_ns:
+            self._look_later(member)
 
-    def _check(self, group: ClassicGroup, member: GroupMember, heard_ns: int) -> None:
-        if group.members.get(member.id) is not member or member.heard_ns != heard_ns:
+    def _look_later(self, member: Participant) -> None:
+        member.timer_ns = member.expires_ns
+        self._world.at(member.timer_ns, self._look, member, member.timer_ns)
+
+    def _look(self, member: Participant, timer_ns: int) -> None:
+        if timer_ns != member.timer_ns or self.members.get(member.id) is not member:
             return
-        if member.joining is not None or member.syncing is not None:
-            # It waits for us.
-            self.hear(group, member)
+        member.timer_ns = -1
+        if self._world.now_ns < member.expires_ns:
+            self._look_later(member)
+        elif not member.is_new and (member.join is not None or member.sync is not None):
+            # Who waits for an answer cannot send heartbeats.
+            self._keep(member)
         else:
-            self.remove(group, member)
+            self._lose(member)
 
-    def remove(self, group: ClassicGroup, member: GroupMember) -> None:
-        """A member is gone: the others rebalance."""
-        for waiting in (member.joining, member.syncing):
-            if waiting is not None:
-                _refuse(waiting, ErrorCode.UNKNOWN_MEMBER_ID)
-        del group.members[member.id]
-        self._note_members(group)
-        self._rebalance(group)
+    # Moves of the coordinator
 
-    def _note_members(self, group: ClassicGroup) -> None:
-        """Tells the offsets of transactions who is a member of which generation (KIP-447)."""
-        self.cluster.offsets.group(group.name).members = {
-            each.id: Member(group.generation, each.instance) for each in group.members.values()
-        }
+    def _store(self) -> int:
+        members = {name: replace(member, join=None, sync=None) for name, member in self.members.items()}
+        self._stored = Stored(self.generation, self.protocol_type, self.protocol, self.leader, members)
+        return ErrorCode.NO_ERROR
 
-    def heartbeat(self, call: Call) -> int:
-        request = call.request
-        if code := self.refusal(call, request.group_id):
-            return code
-        group = self.groups.get(request.group_id)
-        member = self.member_of(group, request.member_id, request.generation_id, request.group_instance_id)
-        if isinstance(member, int):
-            return member
-        assert group is not None
-        self.hear(group, member)
-        return ErrorCode.REBALANCE_IN_PROGRESS if group.state == PREPARING else ErrorCode.NO_ERROR
+    def resign(self) -> bool:
+        """The coordinator has lost its place. Falls back to what it has written; returns whether it has."""
+        for member in self.members.values():
+            member.fail(ErrorCode.NOT_COORDINATOR)
+        self.close()
+        if self._stored is None:
+            return False
+        self.generation, self.protocol_type, self.protocol, self.leader, members = self._stored
+        self.members.update((name, replace(member, timer_ns=-1)) for name, member in members.items())
+        self.state = STABLE if members else EMPTY
+        return True
+
+    def loaded(self) -> None:
+        """The new coordinator knows the group: its members' sessions begin anew."""
+        for member in self.members.values():
+            self._keep(member)
+
+    def close(self) -> None:
+        """Nothing happens to the group any more."""
+        self._turn += 1
+        self._is_gathering = False
+        self.members.clear()
+        self.told_ids.clear()
+        self.state = DEAD
+
+
+def _ignore(code: int) -> None:
+    pass
+
+
+class Groups:
+    """All consumer groups; times in milliseconds. The caller has checked which broker coordinates a group."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        self.offsets = offsets
+        self.homes = offsets.homes
+        self.world = offsets.world
+        #: ``group.initial.rebalance.delay.ms``; Kafka's default is 3 seconds.
+        self.initial_delay_ms = 0.0
+        #: ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``.
+        self.min_session_ms = 6_000
+        self.max_session_ms = 30 * 60_000
+        #: ``group.max.size``; None: there is no limit.
+        self.max_size: int | None = None
+        #: ``offset.metadata.max.bytes``
+        self.max_metadata = 4096
+        self._groups: dict[str, ConsumerGroup] = {}
+        self.homes.on_resigned[GROUP] = self._resigned
+        self.homes.on_loaded[GROUP] = self._loaded
+
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of a new member."""
+        return f"{prefix}-{uuid.UUID(int=self.world.random.getrandbits(128), version=4)}"
+
+    def find(self, name: str) -> ConsumerGroup | None:
+        """Returns a group that exists; None: it is Dead."""
+        found = self._open(name) if name in self.offsets.groups else None
+        return found if found is not None and found.exists else None
+
+    def _open(self, name: str) -> ConsumerGroup:
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = ConsumerGroup(self, self.offsets.group(name))
+        return found
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        """Iterates over those that exist."""
+        for name in sorted({*self._groups, *self.offsets.groups}):
+            found = self.find(name)
+            if found is not None:
+                yield found
+
+    def join(self, name: str, request: Join, told: JoinTold) -> None:
+        """Joins a group, which a new member creates."""
+        if not self.min_session_ms <= request.session_ms <= self.max_session_ms:
+            told(Joined(ErrorCode.INVALID_SESSION_TIMEOUT, request.member))
+            return
+        group = self.find(name)
+        if group is None and request.member:
+            told(Joined(ErrorCode.UNKNOWN_MEMBER_ID, request.member))
+            return
+        (group or self._open(name)).join(request, told)
+
+    def commit(
+        self,
+        name: str,
+        generation: int,
+        member: str,
+        instance: str | None,
+        offsets: dict[Place, Offset],
+        told: Told,
+    ) -> None:
+        """Commits offsets. Without a member, ``generation`` is -1 and ``member`` is empty."""
+        group = self.find(name)
+        if group is None:
+            code = ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NO_ERROR
+        else:
+            code = ErrorCode(group.commit_refusal(generation, member, instance))
+        if code:
+            told(code)
+            return
+        log = self.offsets.group(name)
+
+        def apply() -> int:
+            log.committed.update(offsets)
+            return ErrorCode.NO_ERROR
+
+        self.homes.write(log.home, apply, told)
+
+    def delete(self, name: str, told: Told) -> None:
+        """Deletes a group without members, and its offsets."""
+        group = self.find(name)
+        if group is None:
+            told(ErrorCode.GROUP_ID_NOT_FOUND)
+            return
+        if group.state != EMPTY:
+            told(ErrorCode.NON_EMPTY_GROUP)
+            return
+
+        def apply() -> int:
+            if group.state != EMPTY:
+                return ErrorCode.NON_EMPTY_GROUP
+            group.log.committed.clear()
+            # The transactions stay open, without these offsets.
+            for offsets in group.log.pending.values():
+                offsets.clear()
+            group.close()
+            self._groups.pop(name, None)
+            return ErrorCode.NO_ERROR
+
+        self.homes.write(group.log.home, apply, told)
 
     def _resigned(self, home: Home) -> None:
-        """The coordinator has moved: whoever waits must look for the new one."""
-        group = self.groups.get(home.name)
-        for member in () if group is None else group.members.values():
-            for waiting in (member.joining, member.syncing):
-                if waiting is not None:
-                    _refuse(waiting, ErrorCode.NOT_COORDINATOR)
-            member.joining = member.syncing = None
+        group = self._groups.get(home.name)
+        if group is not None and not group.resign():
+            del self._groups[home.name]
 
-
-def _chosen(group: ClassicGroup) -> str:
-    """Returns the protocol that most members prefer, of those that all have."""
-    names = [[name for name, _ in member.protocols] for member in group.members.values()]
-    common = set.intersection(*map(set, names))
-    votes = Counter(next(name for name in own if name in common) for own in names)
-    return votes.most_common(1)[0][0]
-
-
-def _joined(
-    call: Call,
-    code: int,
-    member_id: str,
-    group: ClassicGroup | None = None,
-    leader: str = "",
-    skips: bool = False,
-) -> None:
-    response = JOIN_GROUP.response
-    if group is None:
-        # Before version 7 the name of the protocol may not be null.
-        nothing = None if call.version >= 7 else ""
-        call.answer(response(0, code, -1, None, nothing, "", False, member_id, []))
-        return
-    assert group.protocol is not None
-    members = []
-    if member_id == leader or skips:
-        members = [
-            response.JoinGroupResponseMember(each.id, each.instance, each.metadata(group.protocol))
-            for each in group.members.values()
-        ]
-    call.answer(
-        response(
-            0, code, group.generation, group.protocol_type, group.protocol, leader, skips, member_id, members
-        )
-    )
-
-
-def _synced(call: Call, group: ClassicGroup, member: GroupMember) -> None:
-    call.answer(
-        SYNC_GROUP.response(0, ErrorCode.NO_ERROR, group.protocol_type, group.protocol, member.assignment)
-    )
-
-
-def _refuse(call: Call, code: int) -> None:
-    """Ends a JoinGroup or SyncGroup that waits."""
-    if call.api is JOIN_GROUP:
-        _joined(call, code, call.request.member_id)
-    else:
-        call.answer(SYNC_GROUP.response(0, code, None, None, b""))
-
-
-# Requests of members
-
-
-def join_group(call: Call) -> Any:
-    call.cluster.groups.join(call)
-    return LATER
-
-
-def sync_group(call: Call) -> Any:
-    call.cluster.groups.sync(call)
-    return LATER
-
-
-def heartbeat(call: Call) -> Any:
-    return HEARTBEAT.response(0, call.cluster.groups.heartbeat(call))
-
-
-def leave_group(call: Call) -> Any:
-    groups, request, response = call.cluster.groups, call.request, LEAVE_GROUP.response
-    if code := groups.refusal(call, request.group_id):
-        return response(0, code, [])
-    group = groups.groups.get(request.group_id)
-    if call.version < 3:
-        member = groups.member_of(group, request.member_id, None, None)
-        if isinstance(member, int):
-            return response(0, member, [])
-        assert group is not None
-        groups.remove(group, member)
-        return response(0, ErrorCode.NO_ERROR, [])
-    results = []
-    for each in request.members:
-        static = None if group is None else group.by_instance(each.group_instance_id)
-        # An administrator names a static member by its instance alone.
-        member_id = static.id if static is not None and not each.member_id else each.member_id
-        found = groups.member_of(group, member_id, None, each.group_instance_id)
-        code = found if isinstance(found, int) else ErrorCode.NO_ERROR
-        if not isinstance(found, int):
-            assert group is not None
-            groups.remove(group, found)
-        results.append(response.MemberResponse(each.member_id, each.group_instance_id, code))
-    return response(0, ErrorCode.NO_ERROR, results)
-
-
-# Offsets
-
-
-def offset_commit(call: Call) -> Any:
-    cluster, groups, request = call.cluster, call.cluster.groups, call.request
-    code = groups.refusal(call, request.group_id) or _commit_refusal(groups, request)
-    topics, given = [], {}
-    for topic in request.topics:
-        found = cluster.topic(topic.name)
-        parts = []
-        for each in topic.partitions:
-            own = code
-            if not own and not call.allowed("READ", "topic", topic.name):
-                own = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif not own and (found is None or not 0 <= each.partition_index < len(found.partitions)):
-                own = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not own:
-                given[topic.name, each.partition_index] = Offset(
-                    each.committed_offset, each.committed_leader_epoch, each.committed_metadata
-                )
-            parts.append(OFFSET_COMMIT.response.OffsetCommitResponsePartition(each.partition_index, own))
-        topics.append(OFFSET_COMMIT.response.OffsetCommitResponseTopic(topic.name, parts))
-    if given:
-        cluster.offsets.group(request.group_id).committed.update(given)
-        # A group of committed offsets without members is there as well.
-        groups.group(request.group_id)
-    return OFFSET_COMMIT.response(0, topics)
-
-
-def _commit_refusal(groups: Groups, request: Any) -> int:
-    group = groups.groups.get(request.group_id)
-    generation = request.generation_id_or_member_epoch
-    if generation < 0 and not request.member_id:
-        # A consumer that manages its partitions itself; not beside members.
-        return ErrorCode.UNKNOWN_MEMBER_ID if group is not None and group.members else ErrorCode.NO_ERROR
-    member = groups.member_of(group, request.member_id, generation, request.group_instance_id)
-    if isinstance(member, int):
-        return member
-    assert group is not None
-    groups.hear(group, member)
-    return ErrorCode.REBALANCE_IN_PROGRESS if group.state == COMPLETING else ErrorCode.NO_ERROR
-
-
-def offset_fetch(call: Call) -> Any:
-    request, response = call.request, OFFSET_FETCH.response
-    stable = call.version >= 7 and request.require_stable
-    if call.version >= 8:
-        answers = []
-        for group in request.groups:
-            code, topics = _offsets(call, group.group_id, group.topics, stable)
-            named = [
-                response.OffsetFetchResponseTopics(
-                    name,
-                    [
-                        response.OffsetFetchResponsePartitions(index, *offset, own)
-                        for index, offset, own in parts
-                    ],
-                )
-                for name, parts in topics.items()
-            ]
-            answers.append(response.OffsetFetchResponseGroup(group.group_id, named, code))
-        return response(0, [], ErrorCode.NO_ERROR, answers)
-    code, topics = _offsets(call, request.group_id, request.topics, stable)
-    named = [
-        response.OffsetFetchResponseTopic(
-            name, [response.OffsetFetchResponsePartition(index, *offset, own) for index, offset, own in parts]
-        )
-        for name, parts in topics.items()
-    ]
-    return response(0, named, code, [])
-
-
-def _offsets(
-    call: Call, name: str, topics: list[Any] | None, stable: bool
-) -> tuple[int, dict[str, list[tuple[int, Offset, int]]]]:
-    """Returns a group's error code, and topic -> (partition, offset, error code) for each partition."""
-    cluster = call.cluster
-    code = cluster.groups.refusal(call, name, "DESCRIBE")
-    offsets = cluster.offsets.group(name)
-    if topics is None:
-        wanted = [] if code else sorted(offsets.committed)
-    else:
-        wanted = [(topic.name, index) for topic in topics for index in topic.partition_indexes]
-    pending = {place for places in offsets.pending.values() for place in places}
-    found: dict[str, list[tuple[int, Offset, int]]] = {}
-    for place in wanted:
-        own, offset = code, NO_OFFSET
-        if not own and not call.allowed("DESCRIBE", "topic", place[0]):
-            own = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not own and stable and place in pending:
-            own = ErrorCode.UNSTABLE_OFFSET_COMMIT
-        elif not own:
-            offset = offsets.committed.get(place, NO_OFFSET)
-        found.setdefault(place[0], []).append((place[1], offset, own))
-    return code, found
-
-
-# Administration
-
-
-def describe_groups(call: Call) -> Any:
-    groups, make = call.cluster.groups, DESCRIBE_GROUPS.response.DescribedGroup
-    described = []
-    for name in call.request.groups:
-        code = groups.refusal(call, name, "DESCRIBE")
-        group = groups.find(name)
-        if not code and group is None and call.version >= 6:
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-        if code or group is None:
-            described.append(make(code, None, name, "" if code else DEAD, "", "", [], NO_OPERATIONS))
-            continue
-        operations = NO_OPERATIONS
-        if call.version >= 3 and call.request.include_authorized_operations:
-            operations = call.cluster.access.operations(call.principal, "group", name)
-        members = [
-            DESCRIBE_GROUPS.response.DescribedGroupMember(
-                each.id,
-                each.instance,
-                each.client_id,
-                each.host,
-                each.metadata(group.protocol or ""),
-                each.assignment if group.state == STABLE else b"",
-            )
-            for each in group.members.values()
-        ]
-        described.append(
-            make(
-                ErrorCode.NO_ERROR, None, name, group.state, group.protocol_type, group.protocol or "",
-                members, operations,
-            )
-        )  # fmt: skip
-    return DESCRIBE_GROUPS.response(0, described)
-
-
-def list_groups(call: Call) -> Any:
-    request, response = call.request, LIST_GROUPS.response
-    if code := call.fault():
-        return response(0, code, [])
-    states = request.states_filter if call.version >= 4 else []
-    types = [each.lower() for each in request.types_filter] if call.version >= 5 else []
-    for name in call.cluster.offsets.groups:
-        call.cluster.groups.find(name)
-    found = [
-        response.ListedGroup(group.name, group.protocol_type, group.state, "classic")
-        for group in call.cluster.groups.groups.values()
-        if group.state != DEAD
-        and call.cluster.homes.home(GROUP, group.name).leader == call.node.id
-        and (not states or group.state in states)
-        and (not types or "classic" in types)
-        and call.allowed("DESCRIBE", "group", group.name)
-    ]
-    return response(0, ErrorCode.NO_ERROR, found)
-
-
-def delete_groups(call: Call) -> Any:
-    groups, response = call.cluster.groups, DELETE_GROUPS.response
-    results = []
-    for name in call.request.groups_names:
-        code = groups.refusal(call, name, "DELETE")
-        group = groups.find(name)
-        if not code and (group is None or group.state == DEAD):
-            code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif not code and group is not None and group.members:
-            code = ErrorCode.NON_EMPTY_GROUP
-        elif not code and group is not None:
-            group.state = DEAD
-            del groups.groups[name]
-            call.cluster.offsets.group(name).committed.clear()
-        results.append(response.DeletableGroupResult(name, code))
-    return response(0, results)
-
-
-HANDLERS: Final[Mapping[Api, Handler]] = {
-    OFFSET_COMMIT: offset_commit,
-    OFFSET_FETCH: offset_fetch,
-    JOIN_GROUP: join_group,
-    SYNC_GROUP: sync_group,
-    HEARTBEAT: heartbeat,
-    LEAVE_GROUP: leave_group,
-    DESCRIBE_GROUPS: describe_groups,
-    LIST_GROUPS: list_groups,
-    DELETE_GROUPS: delete_groups,
-}
+    def _loaded(self, home: Home) -> None:
+        group = self._groups.get(home.name)
+        if group is not None:
+            group.loaded()
