@@ -48,7 +48,7 @@ class Faults:
 
     def code(self, call: "Call", topic: str | None, partition: int | None) -> int:
         """Returns the error code for a part of a request. A rule counts a request once."""
-        if not self.rules:
+        if not self.rules and not call.seen:
             return 0
         return self._first(
             call,
