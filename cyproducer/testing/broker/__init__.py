@@ -3,5 +3,4 @@
 ``partitions``, ``homes``, ``transactions``, ``group_offsets`` and ``groups`` are the rules of a cluster,
 without I/O and in the time of a ``World``. The tests' simulator runs the same rules in simulated time, except
 ``groups``.
-``groups``.
 """

@@ -206,7 +206,7 @@ class ConsumerGroup:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not request.protocol_type or not request.protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.state == EMPTY:
+        if not members:
             return ErrorCode.NO_ERROR
         common = self._common()
         if request.protocol_type != self.protocol_type or not any(
@@ -403,19 +403,14 @@ class ConsumerGroup:
             self._prepare()
 
     def _common(self) -> set[str]:
-        """Returns the protocols that all members have."""
-        offers = [set(member.protocols) for member in self.members.values()]
-        return set.intersection(*offers) if offers else set()
+        """Returns the protocols that all members have: at least one, as no other may join."""
+        return set.intersection(*(set(member.protocols) for member in self.members.values()))
 
-    def _elected(self) -> str | None:
+    def _elected(self) -> str:
         """Returns the protocol with the most votes: each member's is for its first one that all have."""
-        common = self._common()
-        if not common:
-            return None
-        ballots = [
-            next(each for each in member.protocols if each in common) for member in self.members.values()
-        ]
-        return Counter(ballots).most_common(1)[0][0]
+        common, members = self._common(), self.members.values()
+        votes = Counter(next(each for each in member.protocols if each in common) for member in members)
+        return votes.most_common(1)[0][0]
 
     # Members
 

@@ -9,6 +9,7 @@ from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.faults import FAIL, Rule
+from cyproducer.testing.broker.homes import GROUP
 from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     DELETE_GROUPS,
@@ -28,6 +29,7 @@ from cyproducer.wire.messages import (
 from cyproducer.wire.schema import Api
 from tests.testing.broker.group_bench import RANGE, Bench, G, Somebody, protocols_of, stable, topics_of
 from tests.testing.broker.peer import Peer
+from tools.harness.until import until
 
 JOIN: dict[str, Any] = {
     "session_timeout_ms": 10_000,
@@ -50,10 +52,6 @@ def two() -> Iterator[Bench]:
 
 def names(joined: Any) -> set[str]:
     return {member.member_id for member in joined.members}
-
-
-def versions(*apis: Api) -> list[Any]:
-    return [pytest.param(api, v, id=f"{api}-v{v}") for api in apis for v in range(*_span(api))]
 
 
 def _span(api: Api) -> tuple[int, int]:
@@ -427,6 +425,23 @@ def test_a_first_rebalance_can_wait_for_more_members(bench: Bench) -> None:
     bench.advance(2_000)
     assert names(first.joined()) == {first.id, second.id}
     assert second.joined().generation_id == 1
+
+
+def test_members_may_leave_and_come_while_a_first_rebalance_waits(bench: Bench) -> None:
+    def slow(cluster: EmbeddedCluster) -> None:
+        cluster.groups.initial_delay_ms = 3_000
+
+    bench.call(slow)
+    first, second = Somebody(bench), Somebody(bench, protocols={"sticky": b""})
+    first.begin_join()
+    bench.until_waiting(first)
+    assert second.leave(first.id) == 0
+    assert first.joined().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    second.begin_join()
+    bench.until_waiting(second)
+    bench.advance(3_000)
+    bench.advance(3_000)
+    assert names(second.joined()) == {second.id}
 
 
 def test_a_group_can_have_a_largest_size(bench: Bench) -> None:
@@ -974,6 +989,74 @@ def test_a_first_generation_is_lost_with_its_coordinator(two: Bench) -> None:
     member.peer = two.peer()
     member.send_join()
     assert member.joined().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def slow_log(bench: Bench) -> None:
+    """Lets writes of coordinators take ten seconds."""
+
+    def act(cluster: EmbeddedCluster) -> None:
+        cluster.homes.log_ms = (10_000, 10_000)
+
+    bench.call(act)
+
+
+def is_writing(cluster: EmbeddedCluster) -> bool:
+    return bool(cluster.groups.homes.home(GROUP, G).writing)
+
+
+def test_answers_wait_for_the_log(bench: Bench) -> None:
+    member = Somebody(bench, session_ms=60_000, rebalance_ms=60_000)
+    member.join()
+    slow_log(bench)
+    member.send_sync({member.id: b"x"})
+    bench.until_waiting(member)
+    until(lambda: bench.call(is_writing), "a write")
+    assert bench.described().group_state == "CompletingRebalance"
+    bench.advance(10_000)
+    assert member.synced() == (0, b"x")
+    topics = topics_of(OFFSET_COMMIT.request, 5)
+    who = {"generation_id_or_member_epoch": member.generation, "member_id": member.id}
+    member.peer.send(OFFSET_COMMIT, 7, group_id=G, topics=topics, **who)
+    until(lambda: bench.call(is_writing), "a write")
+    assert bench.offset() == (-1, 0)
+    bench.advance(10_000)
+    assert member.peer.receive().topics[0].partitions[0].error_code == 0
+    assert bench.offset() == (5, 0)
+
+
+def test_a_rebalance_begins_while_an_assignment_is_written(bench: Bench) -> None:
+    first, second = (Somebody(bench, session_ms=60_000) for _ in range(2))
+    first.join()
+    slow_log(bench)
+    first.send_sync({first.id: b"x"})
+    until(lambda: bench.call(is_writing), "a write")
+    second.begin_join()
+    assert first.synced()[0] == ErrorCode.REBALANCE_IN_PROGRESS
+    bench.advance(10_000)
+    assert bench.described().group_state == "PreparingRebalance"
+    assert names(first.join()) == {first.id, second.id}
+
+
+def test_a_member_joins_a_group_that_is_being_deleted(bench: Bench) -> None:
+    peer, member = bench.peer(), Somebody(bench)
+    committed(peer, 7, topics=topics_of(OFFSET_COMMIT.request, 5))
+    slow_log(bench)
+    peer.send(DELETE_GROUPS, 2, groups_names=[G])
+    until(lambda: bench.call(is_writing), "a write")
+    member.join()
+    bench.advance(10_000)
+    assert peer.receive().results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+    assert bench.offset() == (5, 0)
+
+
+def test_a_static_member_starts_again_while_its_coordinator_moves(two: Bench) -> None:
+    old, new = Somebody(two, "i", session_ms=60_000), Somebody(two, "i", session_ms=60_000)
+    stable(two, old)
+    slow_log(two)
+    new.begin_join()
+    until(lambda: two.call(is_writing), "a write")
+    two.move(3 - two.coordinator())
+    assert new.joined().error_code == ErrorCode.NOT_COORDINATOR
 
 
 class Rights(Access):
