@@ -217,69 +217,6 @@ class Client:
         response = self.ask(messages.OFFSET_FETCH, 5, topics=[topic])
         return [partition.committed_offset for partition in response.topics[0].partitions]
 
-    def commit(self, joined: Any, offset: int, **fields: Any) -> int:
-        partition = messages.OFFSET_COMMIT.request.OffsetCommitRequestPartition(0, offset, -1, "note")
-        topic = messages.OFFSET_COMMIT.request.OffsetCommitRequestTopic("t", [partition])
-        given = {
-            "generation_id_or_member_epoch": joined.generation_id,
-            "member_id": joined.member_id,
-            "topics": [topic],
-        }
-        response = self.ask(messages.OFFSET_COMMIT, 7, **given | fields)
-        return int(response.topics[0].partitions[0].error_code)
-
-
-def test_what_does_not_fit_is_refused(broker: EmbeddedBroker) -> None:
-    client = Client(broker, "refusals")
-    asked = client.join()
-    assert asked.error_code == errors.MemberIdRequiredError.errno
-    assert client.join(member_id="nobody").error_code == errors.UnknownMemberIdError.errno
-    assert client.join(protocols=[]).error_code == errors.InconsistentGroupProtocolError.errno
-    joined = client.join(member_id=asked.member_id)
-    assert (joined.error_code, joined.leader, joined.protocol_name) == (0, joined.member_id, "range")
-    assert [(each.member_id, each.metadata) for each in joined.members] == [(joined.member_id, b"about me")]
-    assert client.commit(joined, 3) == errors.RebalanceInProgressError.errno
-    old = joined._replace(generation_id=joined.generation_id - 1)
-    assert client.sync(old, []).error_code == errors.IllegalGenerationError.errno
-    assert client.sync(joined, [(joined.member_id, b"all")]).assignment == b"all"
-    assert client.beat(joined) == 0
-    assert client.beat(old) == errors.IllegalGenerationError.errno
-    assert client.beat(joined, member_id="nobody") == errors.UnknownMemberIdError.errno
-    assert client.commit(joined, 3) == 0
-    assert client.commit(old, 3) == errors.IllegalGenerationError.errno
-    # Nor may a consumer without a membership commit beside members.
-    alone = joined._replace(generation_id=-1, member_id="")
-    assert client.commit(alone, 3) == errors.UnknownMemberIdError.errno
-    other = messages.JOIN_GROUP.request.JoinGroupRequestProtocol("other", b"")
-    refused = client.join(version=3, protocols=[other])
-    assert refused.error_code == errors.InconsistentGroupProtocolError.errno
-
-
-def test_a_group_can_be_deleted_once_it_is_empty(broker: EmbeddedBroker) -> None:
-    client = Client(broker, "deleted")
-    joined = client.joined()
-    client.sync(joined, [])
-    client.commit(joined, 5)
-
-    def delete() -> int:
-        response = client.ask(messages.DELETE_GROUPS, 2, groups_names=["deleted"])
-        return int(response.results[0].error_code)
-
-    assert delete() == errors.NonEmptyGroupError.errno
-    leave = messages.LEAVE_GROUP.request.MemberIdentity(joined.member_id)
-    assert client.ask(messages.LEAVE_GROUP, 3, members=[leave]).members[0].error_code == 0
-    assert delete() == 0
-    assert delete() == errors.GroupIdNotFoundError.errno
-
-
-def test_a_coordinator_that_has_moved_says_so(broker: EmbeddedBroker) -> None:
-    client = Client(broker, "moves")
-    joined = client.joined()
-    ports = [address.rsplit(":", 1)[1] for address in broker.bootstrap_servers.split(",")]
-    other = 2 - ports.index(client.address.rsplit(":", 1)[1])
-    broker.move_coordinator("group", "moves", other)
-    assert client.beat(joined) == errors.NotCoordinatorError.errno
-
 
 # Offsets of transactions
 

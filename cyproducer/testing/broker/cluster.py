@@ -82,7 +82,7 @@ class EmbeddedCluster:
         self.transactions = Transactions(self.world, self.topics, self.homes, manners)
         self.transactions.brokers.update(self.nodes)
         self.offsets = Offsets(self.world, self.homes, self.transactions)
-        self.groups = Groups(self)
+        self.groups = Groups(self.offsets)
         self.handlers = dict(HANDLERS)
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from cyproducer.testing.broker import control
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.homes import GROUP
@@ -30,10 +31,11 @@ class Bench:
     """A cluster with the topic "t" of three partitions. As a context manager, it is closed at the end."""
 
     def __init__(self, nodes: int = 1, access: Access | None = None) -> None:
-        self.thread = ClusterThread(lambda loop: EmbeddedCluster(loop, nodes=nodes, access=access))
+        self.thread = ClusterThread({"nodes": nodes, "topics": {"t": 3}})
         self.thread.start()
         self._peers: list[Peer] = []
-        self.call(lambda cluster: cluster.create_topic("t"))
+        if access is not None:
+            self.call(lambda cluster: setattr(cluster, "access", access))
 
     def __enter__(self) -> "Bench":
         return self
@@ -47,11 +49,12 @@ class Bench:
 
     def call(self, function: Callable[[EmbeddedCluster], T]) -> T:
         """Calls a function on the cluster's thread."""
-        return self.thread.call(function)
+        result: T = self.thread.call(function)
+        return result
 
     @property
     def addresses(self) -> str:
-        return self.call(lambda cluster: cluster.addresses)
+        return self.call(control.addresses)
 
     def coordinator(self, group: str = G) -> int:
         """Returns the node that coordinates a group."""

@@ -1063,6 +1063,7 @@ class Rights(Access):
     """A principal without some rights."""
 
     def __init__(self, *denied: tuple[str, str, str]) -> None:
+        super().__init__()
         self.denied = set(denied)
 
     def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
