@@ -227,6 +227,29 @@ def test_only_the_clock_reads_the_time() -> None:
     assert knowing == {"base/unpatched.py"}
 
 
+BROKER = PACKAGE / "testing" / "broker"
+BROKER_MAY_IMPORT = ("base", "errors", "records", "wire", "testing.broker")
+BROKER_RULES = (
+    "authentication", "batches", "configs", "group_offsets", "groups", "homes", "partitions", "transactions",
+    "world",
+)  # fmt: skip
+"""What the simulator runs as well, or could: without I/O, clock and loop."""
+
+
+def test_the_embedded_broker_knows_no_producer() -> None:
+    for path in sources(BROKER):
+        found = [name for name in imported_by(path) if name.startswith("cyproducer.")]
+        allowed = [f"{PACKAGE.name}.{name}" for name in BROKER_MAY_IMPORT]
+        assert not [name for name in found if not any(is_in(name, each) for each in allowed)], path
+
+
+def test_the_rules_of_the_embedded_broker_do_no_io() -> None:
+    for name in BROKER_RULES:
+        found = imported_by(BROKER / f"{name}.py")
+        banned = (*IO, *THREADS_AND_CLOCKS, "cyproducer.base.clock", "cyproducer.testing.broker.server")
+        assert not [each for each in found if any(is_in(each, rule) for rule in banned)], name
+
+
 def test_only_tests_import_tests() -> None:
     names = ("cyproducer", "pyspark_cyproducer", "pytest_cyproducer", "demo_spark", "perf", "tools")
     folders = [ROOT / name for name in names]
