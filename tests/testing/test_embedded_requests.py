@@ -1,5 +1,6 @@
 """Single requests to the embedded broker: hostile bytes, checks of batches, versions, order of responses."""
 
+import contextlib
 import random
 import socket
 import struct
@@ -17,7 +18,7 @@ from cyproducer.testing.broker import releases
 from cyproducer.testing.broker.cluster import HANDLERS
 from cyproducer.wire import messages
 from cyproducer.wire.messages import API_VERSIONS, METADATA, PRODUCE
-from cyproducer.wire.schema import Api
+from cyproducer.wire.schema import Api, Field, Struct
 from tools.harness.until import PATIENCE_S
 
 
@@ -128,6 +129,53 @@ def test_hostile_bytes_do_not_stop_it(broker: EmbeddedBroker, seed: int) -> None
             if dice.random() < 0.3:
                 connection.sendall(dice.randbytes(20))
     assert works(broker)
+
+
+TEXTS = ["t", "", "g", "id", "a b", "max.message.bytes", "consumer", "range", "PLAIN"]
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+def anything(dice: random.Random, field: Field, version: int, array: bool) -> Any:
+    """Returns a value that a field may have in a request, in Kafka's types, whatever it means."""
+    if version not in field.versions:
+        return field.zero()
+    if version in field.nullable and array == field.array and dice.random() < 0.2:
+        return None
+    kind = field.kind
+    if array:
+        return [anything(dice, field, version, False) for _ in range(dice.choice([0, 1, 1, 2]))]
+    if isinstance(kind, Struct):
+        return kind.type(*(anything(dice, each, version, each.array) for each in kind.fields))
+    if kind == "boolean":
+        return dice.random() < 0.5
+    if kind in BITS:
+        most = 1 << BITS[kind] - 1
+        return dice.choice([0, 1, -1, 2, 3, 100, most - 1, -most, dice.randrange(-most, most)])
+    if kind == "uuid":
+        return dice.choice([bytes(16), dice.randbytes(16)])
+    return dice.choice(TEXTS) if kind in ("string", "text") else dice.choice([b"", b"x", dice.randbytes(80)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_request_makes_a_handler_raise(
+    broker: EmbeddedBroker, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    dice = random.Random(seed)
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    apis = list(HANDLERS)
+    for _ in range(2000):
+        api = dice.choice(apis)
+        version = dice.randint(*api.declared)
+        values = [anything(dice, field, version, field.array) for field in api.request.root.fields]
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            connection.sendall(api.encode_request(version, 1, "test", api.request(*values)))
+            # The broker has handled it, or waits, or has refused it.
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(0.05)
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                connection.recv(4)
+    assert works(broker)
+    assert [record.exc_text for record in caplog.records if record.exc_info] == []
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 30])

@@ -49,7 +49,9 @@ def _wanted(call: Call, wanted: Any) -> Any:
     if wanted.name is None:
         topic = cluster.topic(wanted.topic_id)
         if topic is None:
-            return _nothing(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+            # Up to version 11 a response cannot leave a name out.
+            name = None if call.version >= 12 else ""
+            return _nothing(ErrorCode.UNKNOWN_TOPIC_ID, name, wanted.topic_id)
         return _described(call, topic)
     topic = cluster.topic(wanted.name)
     if topic is not None:

@@ -231,12 +231,11 @@ class Connection(asyncio.Protocol):
             return
         try:
             response = cluster.handlers[api](call)
+            if response is not LATER:
+                call.answer(response)
         except Exception:
             log.exception("node %d: %s v%d failed", self.node.id, api.name, header.version)
             self.cut()
-            return
-        if response is not LATER:
-            call.answer(response)
 
     def _refuse_version(self, header: RequestHeader) -> None:
         # A client must learn the versions from a broker that is older than it (KIP-511).
