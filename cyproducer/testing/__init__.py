@@ -2,5 +2,6 @@
 
 from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
 from cyproducer.testing.mock_producer import MockProducer, MockRecord
+from cyproducer.testing.stored_record import StoredRecord
 
-__all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "MockProducer", "MockRecord"]
+__all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "MockProducer", "MockRecord", "StoredRecord"]

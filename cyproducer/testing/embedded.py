@@ -24,9 +24,9 @@ from cyproducer.base.greenlet_hubs import is_patched
 from cyproducer.errors import BrokerResponseError, kafka_errors
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import releases
+from cyproducer.testing.stored_record import StoredRecord
 
 if TYPE_CHECKING:
-    from cyproducer.testing.broker.control import StoredRecord
     from cyproducer.testing.broker.runner import ClusterProcess, ClusterThread
 
 # Where kafka-python's name, which is the class's ``message``, is not the protocol guide's of today.

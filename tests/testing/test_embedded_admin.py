@@ -90,6 +90,12 @@ def test_configurations_change_what_the_broker_does(broker: EmbeddedBroker, admi
         assert broker.records("configured")[0].timestamp == metadata.timestamp
         alter(admin, "configured", "message.timestamp.type", None, "DELETE")
         assert producer.send("configured", b"v", timestamp_ms=5).get(PATIENCE_S).timestamp == 5
+        hour_ms = 3_600_000
+        with pytest.raises(errors.InvalidTimestampError, match=r"message\.timestamp\.after\.max\.ms=3600000"):
+            producer.send("configured", b"v", timestamp_ms=metadata.timestamp + 2 * hour_ms).get(PATIENCE_S)
+        alter(admin, "configured", "message.timestamp.before.max.ms", str(hour_ms))
+        with pytest.raises(errors.InvalidTimestampError, match=r"message\.timestamp\.before\.max\.ms"):
+            producer.send("configured", b"v", timestamp_ms=5).get(PATIENCE_S)
         alter(admin, "configured", "max.message.bytes", "200")
         with pytest.raises(errors.MessageSizeTooLargeError, match=r"max\.message\.bytes is 200"):
             producer.send("configured", bytes(300)).get(PATIENCE_S)

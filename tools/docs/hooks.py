@@ -92,6 +92,7 @@ REFERENCE = {
         "::: cyproducer.testing.MockProducer",
         "::: cyproducer.testing.MockRecord",
         "::: cyproducer.testing.EmbeddedBroker",
+        "::: cyproducer.testing.StoredRecord",
         "::: cyproducer.testing.EmbeddedBrokerError",
     ),
     "reference/clients.md": (

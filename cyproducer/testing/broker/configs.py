@@ -1,7 +1,8 @@
 """Configurations of topics and brokers in an embedded cluster.
 
 Owns names, kinds, defaults and values, and which change what a broker does: ``max.message.bytes``,
-``message.timestamp.type``, ``min.insync.replicas``, ``retention.bytes``. The others can be set and described.
+``message.timestamp.type`` and its limits, ``min.insync.replicas``, ``retention.bytes``. The others can be set
+and described.
 """
 
 from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ process (``process``), for which arguments and results can be pickled.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import faults, fetch, request_log
@@ -13,6 +13,7 @@ from cyproducer.testing.broker.access import Right
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
 from cyproducer.testing.broker.partitions import Entry, Partition, Topic
+from cyproducer.testing.stored_record import StoredRecord
 from cyproducer.wire.record_decoder import batches as decoded
 
 if TYPE_CHECKING:
@@ -24,18 +25,6 @@ KINDS: Final = {"group": GROUP, "transactional_id": ID}
 
 class Refused(Exception):
     """A call that cannot be carried out; the message says why."""
-
-
-class StoredRecord(NamedTuple):
-    """A record in the log of an ``EmbeddedBroker``. ``timestamp`` is in milliseconds since the epoch."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
 
 
 def log_requests(cluster: "EmbeddedCluster", write: Callable[[str], object]) -> None:

@@ -166,11 +166,29 @@ def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> 
     if not batches.has_right_checksum(data):
         return ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong"
     batch = batches.read(data)
+    if late := _time_refusal(call, topic.name, batch):
+        return ErrorCode.INVALID_TIMESTAMP, late
     if batch.producer_id >= 0 and (batch.epoch < 0 or batch.first_sequence < 0):
         return ErrorCode.INVALID_RECORD, "an idempotent batch needs an epoch and a sequence"
     if bool(batch.attributes & batches.TRANSACTIONAL) != (transactional_id is not None):
         return ErrorCode.INVALID_TXN_STATE, "the batch and the request differ in being of a transaction"
     return ErrorCode.NO_ERROR, None
+
+
+def _time_refusal(call: Call, topic: str, batch: batches.Batch) -> str:
+    """Returns why the timestamps of a batch are refused (KIP-937); "": they are not."""
+    config = call.cluster.config
+    if config(topic, "message.timestamp.type") == "LogAppendTime":
+        return ""
+    now_ms = call.world.now_ns // NS_PER_MS
+    for name, distance_ms in (
+        ("message.timestamp.after.max.ms", batch.max_ms - now_ms),
+        ("message.timestamp.before.max.ms", now_ms - batch.first_ms),
+    ):
+        most_ms = config(topic, name)
+        if distance_ms > most_ms:
+            return f"a timestamp is {distance_ms} ms away from the broker's time, and {name}={most_ms}"
+    return ""
 
 
 def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
