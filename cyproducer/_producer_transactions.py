@@ -47,7 +47,7 @@ class TransactionalCalls:
 
         Raises:
             KafkaTimeoutError: no coordinator has answered in time.
-            InvalidSetupError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
+            InvalidSetupError: the principal has no right to it, ``transaction_timeout_ms`` is longer than the
                 brokers allow, or a broker is older than Kafka 2.5.
             IllegalStateError: it was called before, or in a callback.
         """
@@ -72,7 +72,7 @@ class TransactionalCalls:
         ``offsets``: {TopicPartition: offset or OffsetAndMetadata}, the next offset to read of each partition;
         kafka-python's, aiokafka's and confluent-kafka's objects are taken as they are. ``group``: what the
         consumer's ``consumer_group_metadata()`` returns, so that a member that has lost its partitions is
-        refused (KIP-447), or a group id, with which nobody is refused. ``timeout`` is in seconds, None:
+        refused (KIP-447), or a group id, with which no member is refused. ``timeout`` is in seconds, None:
         ``max_block_ms``.
 
         Raises:
@@ -131,10 +131,10 @@ class TransactionalCalls:
         """Waits for all records and their callbacks; anybody may end the transaction from then on.
 
         Returns what ``cyproducer.transactions.commit()`` and ``abort()`` need, in any process. It rests on
-        EndTxn, which a coordinator takes from whoever knows the transactional id, producer id and epoch. It
-        ends when the broker aborts the transaction, ``transaction_timeout_ms`` after its first record.
-        ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and ``abort_transaction()``
-        end it here. ``timeout`` and errors are those of ``commit_transaction()``.
+        EndTxn, which a coordinator accepts from any client that knows the transactional id, producer id and
+        epoch. It ends when the broker aborts the transaction, ``transaction_timeout_ms`` after its first
+        record. ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and
+        ``abort_transaction()`` end it here. ``timeout`` and errors are those of ``commit_transaction()``.
         """
         prepared: Prepared = self._end("prepare_transaction", Event.PREPARE, timeout)
         written = self._runtime.sender.written_offsets()

@@ -363,7 +363,8 @@ class Runtime:
         return not self.thread.is_alive()
 
     def _await_end(self, wait: Callable[[float], bool]) -> bool:
-        """Calls ``wait`` with some seconds until it returns True; gives up if the sender makes no progress.
+        """Calls ``wait`` with some seconds until it returns True; returns False if the sender makes no
+        progress.
 
         Counts waits, not time. The sender needs the GIL to end, and other threads may hold it for any time.
         This thread needs it after each wait, too, so that the sender gets about as many turns.
@@ -385,7 +386,7 @@ class Runtime:
         """Has an open transaction aborted, and waits for one that is being ended."""
         if not self.thread.is_alive():
             return
-        # As long as records have: a coordinator that is gone is tried again for ever.
+        # As long as records have: a coordinator that is gone is retried without limit.
         latest = monotonic_s() + self.config.delivery_timeout_ms / 1000
         call = transactions.begin_close()
         while True:

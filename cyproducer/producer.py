@@ -78,7 +78,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
     (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
     attributes and as a mapping. The constructor returns at once and connects in the background.
-    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` tells type
+    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` shows type
     checkers the types of keys and values; see docs/typing.md.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share

@@ -326,7 +326,7 @@ def commit(prepared: PreparedTransaction, config: Config, timeout: float | None 
     Raises:
         KafkaTimeoutError: the coordinator has not answered in time; says what was waited for. The transaction
             may be committed or still open: call again.
-        AuthorizationError: the principal lacks Write or Describe on the TransactionalId.
+        AuthorizationError: the principal may not Write or Describe the TransactionalId.
         AbortableError: the broker asks for an abort instead.
         KafkaConfigurationError: ``config``.
     """

@@ -284,7 +284,7 @@ cdef class Incomplete:
         cyp_store32(&self.c.closed, 1)
         self.c.refusing = 1
         hurry(&self.c)
-        # Threads in await_parking() give up.
+        # Threads in await_parking() stop waiting.
         broadcast(&self.c.progress)
         pthread_mutex_unlock(&self.c.lock)
         self.wake()

@@ -124,7 +124,7 @@ cdef class BufferPool:
         pthread_mutex_destroy(&self.lock)
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil:
-        """Reserves ``size`` bytes if they are available and nobody is waiting; never blocks."""
+        """Reserves ``size`` bytes if they are available and no thread is waiting; never blocks."""
         cdef bint ok = False
         pthread_mutex_lock(&self.lock)
         if self.first_waiter == NULL and self.in_use + size <= self.total_bytes:

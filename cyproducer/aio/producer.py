@@ -408,7 +408,7 @@ class AIOKafkaProducer:
         outcomes = self._outcomes_here()
         for record in records:
             if not record.done():
-                # Asked for below, so that the others are waited for, too.
+                # Raised below, so that the others are waited for first.
                 with suppress(Exception):
                     await outcomes.follow(record)
         for record in records:
@@ -453,7 +453,7 @@ class AIOKafkaProducer:
         """Makes positions of a consumer group part of the transaction: they are committed with its records.
 
         ``offsets``: {TopicPartition: offset, (offset, metadata) or OffsetAndMetadata}, the next offset to
-        read of each partition. ``group_id``: the group's, with which nobody is refused, or a
+        read of each partition. ``group_id``: the group's, with which no member is refused, or a
         ``ConsumerGroupMetadata``, so that the broker refuses a member that has lost its partitions (KIP-447).
 
         Raises ``AbortableError`` if the group or a partition refuses it: call ``abort_transaction()``.

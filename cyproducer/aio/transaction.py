@@ -39,7 +39,7 @@ class TransactionContext:
         """Aborts because of ``error``, which is raised after this.
 
         An error of the program's own is not hidden by what the abort raises. One of a record is, if the abort
-        tells that the producer was fenced: aiokafka's records fail with that.
+        says that the producer was fenced: aiokafka's records fail with that.
         """
         try:
             await self._producer.abort_transaction()

@@ -10,7 +10,7 @@ from cyproducer.base.forks import in_child
 from cyproducer.base.greenlets import RLock
 
 #: Held while OpenSSL works on a handshake, and during a fork. The child of a fork in the middle of a
-#: handshake would inherit OpenSSL's own locks as they are, and wait for them for ever.
+#: handshake would inherit OpenSSL's own locks as they are, and never get them.
 openssl_lock = RLock()
 
 

@@ -1,4 +1,5 @@
-"""Notices in a forked child that it is one, whoever called ``fork()``, and renews what it must not share.
+"""Detects in a forked child that it is one, even after a ``fork()`` by C code, and renews what it must not
+share.
 
 Owns the note that the process was forked, and calling the functions given to ``in_child`` once in each child.
 Does not own these functions, which close descriptors and replace locks.

@@ -50,7 +50,7 @@ def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
 
     None if a thread would do, because the locks in this process work between threads: they are not patched.
     eventlet's locks can't be waited for in a second thread: the one that releases them tries to switch there.
-    With gevent's, a hub with nothing else to wait for gives up (``LoopExit``). None in a thread that has no
+    With gevent's, a hub with nothing else to wait for ends (``LoopExit``). None in a thread that has no
     hub, too, but for the main thread: the first greenlet that waits there makes one.
     """
     monkey = sys.modules.get("gevent.monkey")
@@ -119,7 +119,7 @@ class Bell(Doorbell, ABC):
         """In a forked child: ends all waits, with a descriptor of its own from now on."""
 
     def _rang(self, *_: Any) -> None:
-        # In a forked child of eventlet, a bell that the parent rings, too.
+        # In a forked child of eventlet, the parent also rings this bell.
         if self.hub.__dict__.get(_NAME) is self:
             for waiter in self.take():
                 waiter.switch(None)

@@ -88,7 +88,7 @@ def look_for_hubs():
 
 
 def renew():
-    """In a forked child: no other thread waits, and the descriptors that hubs watch are the parent's, too.
+    """In a forked child: no other thread waits, and the descriptors that hubs watch are also the parent's.
 
     The child has copies of the greenlets that waited in the thread that forked. They go on, and find that
     what they wait for belongs to the parent.
@@ -267,7 +267,7 @@ cdef class Doorbell:
                 os.close(self.bell.write_fd)
 
     def reopen(self):
-        """In a forked child: replaces the descriptors, which are the parent's, too."""
+        """In a forked child: replaces the descriptors, which are also the parent's."""
         self._close()
         self.fd = self.bell.write_fd = -1
         self.fd, self.bell.write_fd = channel()
@@ -353,11 +353,11 @@ cdef class RLock:
 
     Not ``_thread.RLock``: when eventlet patches a process, it replaces all of these that it finds by locks
     that work within one thread only, and complains about the others. Greenlets of one thread are one owner:
-    hold it while others run only if they may get it, too.
+    hold it while others run only if those may also get it.
     """
 
     cdef object lock
-    cdef unsigned long owner      # a thread's ident; 0: nobody
+    cdef unsigned long owner      # a thread's ident; 0: not owned
     cdef int holds
 
     def __cinit__(self):

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 
 class Missing:
-    """A name that a class lacks: looking it up raises ``AttributeError`` with ``advice``, also on the class.
+    """An attribute that a class does not have: access raises ``AttributeError`` with ``advice``, also on the
+    class.
 
     So ``hasattr()`` is False. Immutable and therefore thread-safe.
     """

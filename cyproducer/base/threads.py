@@ -1,4 +1,4 @@
-"""Threads of the system, and what they wait for, in a process that gevent or eventlet has patched, too.
+"""Threads of the system, and what they wait for, also in a process that gevent or eventlet has patched.
 
 Owns starting a producer's threads, their names, and ``Condition``. Does not own what they run. In a process
 that is not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.

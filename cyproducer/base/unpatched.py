@@ -1,4 +1,4 @@
-"""The standard library's own functions and classes, in a process that gevent or eventlet has patched, too.
+"""The standard library's own functions and classes, also in a process that gevent or eventlet has patched.
 
 Owns finding them. A producer's threads must be threads of the system: patched functions would start
 greenlets, which run only when the application's greenlets wait, and whose locks and sockets work in one

@@ -15,7 +15,7 @@ BAR_WIDTH = 30
 
 
 def say(stream: TextIO | None, *lines: str) -> None:
-    """Writes lines, at once, without control characters. Does nothing if nobody can read them, as after
+    """Writes lines, at once, without control characters. Does nothing if there is no reader, as after
     ``| head`` has ended."""
     _write(stream, "".join(f"{printable(line)}\n" for line in lines))
 

@@ -449,7 +449,8 @@ class LineProducer:
     # Stopping
 
     def _stop_for(self, error: BaseException, name: str, number: int | None, unsent: int) -> None:
-        """Stop because a call was interrupted, or raised an error that the next records would have, too."""
+        """Stop because a call was interrupted, or raised an error that the next records would raise as
+        well."""
         if isinstance(error, KeyboardInterrupt):
             self._stop(name, number, unsent)
             return

@@ -114,7 +114,7 @@ def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
         # An unknown name stays: the producer's own error says what it may have meant.
         settings[_own_name(name) or name] = value
     if isinstance(protocol := settings.get("security_protocol"), str):
-        # librdkafka takes it in lower case, too.
+        # librdkafka also accepts it in lower case.
         settings["security_protocol"] = protocol.upper()
     if "bootstrap_servers" not in settings:
         raise KafkaConfigurationError("-b/--bootstrap-server is required, or bootstrap.servers in a file")

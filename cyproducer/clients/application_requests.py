@@ -1,7 +1,7 @@
 """Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
 
 Owns the requests that wait for a connection, and the threads that wait for responses. Does not interpret
-anything or connect (``connector``). A request fails with its connection: whoever has sent it decides what
+anything or connect (``connector``). A request fails with its connection: its sender decides what
 follows, or ``Attempts`` sends another one.
 
 Any number of requests may be in flight, also of the same kind, and beside the requests of the rest of the
@@ -35,7 +35,7 @@ from cyproducer.wire.schema import Api
 Encode = Callable[[int, int, str], bytes]
 """Makes a request's frame from its version, its correlation id and the client id."""
 _ANSWERED_LATE_S = 0.5
-"""How often a waiting thread looks, in case that nobody has woken it."""
+"""How often a waiting thread checks, in case that it was not woken."""
 
 
 def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
@@ -47,8 +47,8 @@ class ApplicationRequest:
     """A request that a program wants a broker to answer, and the outcome.
 
     ``done``: one of ``response`` and ``error`` is set. ``final``: it would get the same error again, as the
-    broker lacks the API, refuses this client, or the request cannot be encoded. ``node_id`` and ``where``:
-    the broker that was asked, -1 and "" if none was.
+    broker does not have the API, refuses this client, or the request cannot be encoded. ``node_id`` and
+    ``where``: the broker that was asked, -1 and "" if none was.
     """
 
     def __init__(

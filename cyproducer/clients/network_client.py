@@ -64,7 +64,7 @@ class _TopicRefresh:
 
 
 class _Purge(NamedTuple):
-    """Records that the program gives up; ``done`` is set once they have failed."""
+    """Records that the caller abandons; ``done`` is set once they have failed."""
 
     queued: bool
     in_flight: bool
@@ -757,7 +757,7 @@ class NetworkClient:
         self._log_limit.add(logging.WARNING, 0, text, args, now_ms)
 
     def _failed(self, records: int, error: BaseException, text: str, *args: Any) -> None:
-        """Logs failed records, at most one line per second and kind. Their transaction fails, too."""
+        """Logs failed records, at most one line per second and kind. Their transaction also fails."""
         if self.transaction_client is not None:
             self.transaction_client.note_lost(error)
         self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())

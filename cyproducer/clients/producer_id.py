@@ -133,7 +133,8 @@ class ProducerIdClient:
         self._sender.request_control()
 
     def _lack(self, connection: Connection, now_ms: float) -> None:
-        """A broker lacks InitProducerId: asks another one. After three, the cluster counts as lacking it."""
+        """A broker has no InitProducerId: tries another one. After three, the cluster counts as not having
+        it."""
         error = errors.UnsupportedVersionError(
             f"{connection.where} does not support InitProducerId (Kafka does since 0.11): "
             "set enable_idempotence=False"

@@ -84,7 +84,7 @@ class Reading:
 
         Raises:
             InvalidTopicError: there can be no topic of this name.
-            TopicAuthorizationFailedError: the principal lacks Describe on the topic.
+            TopicAuthorizationFailedError: the principal may not Describe the topic.
             KafkaTimeoutError: no broker has told in time.
         """
         attempts = self._attempts(f"look-up of topic {name!r}", deadline, seconds)
@@ -137,10 +137,10 @@ class Reading:
     def offsets(self, topic: str, partition: int, deadline: float, seconds: float) -> tuple[int, int]:
         """Returns the partition's first offset and its high watermark, the offset behind its last record.
 
-        The records of open transactions are below it, too.
+        The records of open transactions are also below it.
 
         Raises:
-            TopicAuthorizationFailedError: the principal lacks Describe on the topic.
+            TopicAuthorizationFailedError: the principal may not Describe the topic.
             KafkaTimeoutError: no leader has told in time, or there is no such partition.
         """
         name = f"{topic}-{partition}"
@@ -181,7 +181,7 @@ class Reading:
     ) -> Iterator[Batch]:
         """Yields the batches that have offsets from ``first`` to before ``end``, in order.
 
-        The first and the last batch may have others, too. Offsets have gaps where a topic was compacted.
+        The first and the last batch may also have others. Offsets have gaps where a topic was compacted.
         ``end`` must be an end that ``offsets`` has returned, or less: it is waited for. The time that the
         caller takes between two batches counts.
 
@@ -189,7 +189,7 @@ class Reading:
             OffsetOutOfRangeError: ``first`` is before the partition's first offset, or behind its end.
             CorruptRecordError: a batch is damaged.
             UnsupportedForMessageFormatError: the records were written before Kafka 0.11.
-            TopicAuthorizationFailedError: the principal lacks Read on the topic.
+            TopicAuthorizationFailedError: the principal may not Read the topic.
             KafkaTimeoutError: not all was read in time; the message says how far it was read.
         """
         name = f"{topic}-{partition}"
@@ -239,10 +239,10 @@ class Reading:
     ) -> dict[str, dict[str, str]]:
         """Returns the options of topics, with defaults; topics that do not exist are left out.
 
-        Options without a value, and secret ones, are left out, too.
+        Options without a value, and secret ones, are left out as well.
 
         Raises:
-            TopicAuthorizationFailedError: the principal lacks DescribeConfigs on a topic.
+            TopicAuthorizationFailedError: the principal may not DescribeConfigs on a topic.
             KafkaTimeoutError: no broker has told in time.
         """
         attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
@@ -269,7 +269,7 @@ class Reading:
         """Returns an option of each broker, by node id; None if it has none, or if it is secret.
 
         Raises:
-            ClusterAuthorizationFailedError: the principal lacks DescribeConfigs on the cluster.
+            ClusterAuthorizationFailedError: the principal may not DescribeConfigs on the cluster.
             KafkaTimeoutError: not all brokers have told in time.
         """
         attempts = self._attempts(f"description of {name} of the brokers", deadline, seconds)
@@ -323,8 +323,8 @@ class Reading:
             seconds: see there.
 
         Raises:
-            TopicAuthorizationFailedError: the principal lacks Create on the topic and on the cluster.
-            PolicyViolationError, InvalidConfigurationError, InvalidReplicationFactorError,
+            TopicAuthorizationFailedError: the principal may Create neither the topic nor topics of the
+            cluster. PolicyViolationError, InvalidConfigurationError, InvalidReplicationFactorError,
                 InvalidPartitionsError, InvalidTopicError: the cluster refuses it.
             ValueError: -1, and the broker is older than Kafka 2.4.
             KafkaTimeoutError: it may have been created.

@@ -1,4 +1,4 @@
-"""Asks coordinators on threads of the program: carries out calls about transactions, and lists them.
+"""Sends requests about transactions to coordinators for application threads, and lists transactions.
 
 Owns which broker is asked for what, how many calls are carried out at the same time, and their deadlines.
 Does not own what an answer means (``control/transaction_ending``), or sending requests

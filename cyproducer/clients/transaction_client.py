@@ -93,7 +93,7 @@ class TransactionClient:
         """
         Args:
             config: the producer's options; it has a ``transactional_id``.
-            sender: carries out what the transactions' state asks for.
+            sender: does what the transaction's state requires.
             idempotence: forgets the partitions in trouble when a transaction is aborted.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
@@ -128,7 +128,7 @@ class TransactionClient:
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.
         self._changed = Condition()
-        # Before the first step: a record that comes earlier gets this error, too.
+        # Before the first step: a record that comes earlier also gets this error.
         self._refuse_records()
 
     # From application threads
@@ -361,7 +361,7 @@ class TransactionClient:
     def _give_up_records(self) -> bool:
         """Fails what is not to be sent any more; returns whether a batch is left that a thread compresses.
 
-        After a fatal error what is in flight fails, too. An abort waits for the responses, since a late
+        After a fatal error everything in flight fails as well. An abort waits for the responses, since a late
         request could become part of the next transaction. After a fatal error there is none.
         """
         if not self.machine.failed:

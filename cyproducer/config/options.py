@@ -4,8 +4,8 @@ Owns one row per option, as an attribute of ``OptionTable``, so that type checke
 its type. Does not read values (``config.values``). Does not own the rules between options or the public
 configuration class (``config``). Immutable after import; any thread may read it.
 
-Names and defaults are kafka-python's. For options that kafka-python lacks, they are those of Kafka's Java
-client in Python's spelling. ``java=`` gives the Java name if it is not the Python name with dots;
+Names and defaults are kafka-python's. For options that kafka-python does not have, they are those of Kafka's
+Java client in Python's spelling. ``java=`` gives the Java name if it is not the Python name with dots;
 ``java=None`` marks an option that Java does not have.
 """
 

@@ -256,7 +256,7 @@ class AIOProducer:
             left = deadline - monotonic_s()
             if not len(self) or left <= 0:
                 return len(self)
-            # Those that were accepted meanwhile, too.
+            # Including those that were accepted meanwhile.
             accumulator.flush(0)
             await self._next_reports(min(left, _SLICE_S))
 

@@ -337,7 +337,7 @@ def _method(name: str, value: Any) -> str:
     return method
 
 
-#: Options that ``KafkaProducer`` lacks: what reads a value, and librdkafka's default (None: others decide).
+#: Options that ``KafkaProducer`` does not have: the parser, and librdkafka's default (None: depends).
 _OWN: Final[dict[str, tuple[Callable[[str, Any], Any], Any]]] = {
     "delivery.report.only.error": (_flag, False),
     "enable.ssl.certificate.verification": (_flag, True),

@@ -2,7 +2,7 @@
 
 Owns when each callback is due, and what it gets. Does not own calling ``poll()``, or what is counted. Nothing
 here runs on the sender's thread: ``poll()`` compares what the producer knows with what it has told. Of
-several failures between two calls it tells the last. Thread-safe: each event is told once.
+several failures between two calls it reports the last. Thread-safe: each event is reported once.
 """
 
 import json

@@ -99,7 +99,8 @@ class _Engine(KafkaProducer):
         return runtime
 
     def _note_refused(self, error: object) -> None:
-        """Nothing: ``produce()`` raises it, so that the program knows what its transaction lacks."""
+        """Nothing: ``produce()`` raises the error, so that the caller knows which record is not in the
+        transaction."""
 
     def _refresh_soon(self, topic: str) -> None:
         """Asks for a topic's metadata, without waiting for it."""

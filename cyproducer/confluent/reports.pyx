@@ -358,7 +358,7 @@ cdef class ProducePath:
             raise TypeError(f"partition: must be int, not {type(partition).__name__}")
         if not isinstance(messages, list):
             raise TypeError(f"messages must be a list, not {type(messages).__name__}")
-        # Not for the fork alone: a closed producer refuses an empty list, too.
+        # Not only because of forks: a closed producer also refuses an empty list.
         (<object>self)._engine()
         # Not send_many(): each message has its own callback, and is refused without the others. The dicts
         # cost 0.05 us per message over produce() (perf/README.md).

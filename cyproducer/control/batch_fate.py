@@ -165,7 +165,7 @@ class FatePolicy:
         return Decision(Verdict(Fate.FAIL, 0, error, maybe), orders)
 
     def purge(self, batch: BatchFacts, on_wire: bool, error: BaseException) -> Decision:
-        """Decides about a batch that the program gives up, on the wire or queued: it fails with ``error``."""
+        """Decides about a batch that the caller abandons, on the wire or queued: it fails with ``error``."""
         maybe, orders = self._given_up(batch, on_wire)
         self._lose(batch, error)
         return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)

@@ -1,4 +1,4 @@
-"""What requests to a transaction coordinator have in common, whoever's transaction they are about.
+"""What all requests to a transaction coordinator have in common.
 
 Owns which errors mean that another broker coordinates, when a failed request is repeated, and the text of a
 refusal. Does not own what is requested (``transactions``, ``transaction_ending``). Pure, without a clock; one

@@ -1,4 +1,4 @@
-"""The connection state of each broker: when to connect, to which address, when to give up.
+"""The connection state of each broker: when to connect, to which address, and when to stop trying.
 
 Owns the state of each node, its addresses, backoff, deadlines, and the history of failures for error
 messages. Does not own sockets, name resolution, the handshake or the clock: callers report events and ask

@@ -1,4 +1,4 @@
-"""Decides when to retry and when to give up.
+"""Decides when to retry and when to fail.
 
 Owns the backoff formula and the retry decision about one batch or request. Does not own the clock, the
 source of randomness or the queue of waiting batches. Immutable and thread-safe, except ``LastErrors``, which

@@ -146,7 +146,7 @@ class OffsetsCall(Call):
 
 class ResumeCall(Call):
     """Goes on with the identity of another producer of this transactional id, without InitProducerId, which
-    would fence whoever has taken over meanwhile. The second protocol only: its epochs last for one
+    would fence the producer that has taken over meanwhile. The second protocol only: its epochs last for one
     transaction."""
 
     def __init__(self, producer_id: int, epoch: int) -> None:

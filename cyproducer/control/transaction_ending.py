@@ -7,9 +7,10 @@ can be known of a transaction that others may have ended. Does not own connectio
 The rules
 ---------
 
-EndTxn with (transactional id, producer id, epoch) ends a transaction, whoever sends it. Its answer alone says
-little: NONE may come from an earlier EndTxn, and with the first protocol, whose epochs last for many
-transactions, a late EndTxn ends the *next* transaction. So each attempt begins with DescribeTransactions.
+EndTxn with (transactional id, producer id, epoch) ends a transaction, no matter which client sends it. Its
+answer alone says little: NONE may come from an earlier EndTxn, and with the first protocol, whose epochs last
+for many transactions, a late EndTxn ends the *next* transaction. So each attempt begins with
+DescribeTransactions.
 
 =============================  ====================================================================
 the coordinator describes      then
@@ -18,16 +19,16 @@ this identity, Ongoing         EndTxn. NONE: this call has ended it
 this identity, Prepare... or   it was ended, by the first protocol: no EndTxn is sent
 Complete...
 this identity, Empty           nothing was written. With the second protocol, EndTxn(abort) takes the
-                               epoch away from whoever may still hold it
+                               epoch away from any producer that may still hold it
 another identity               EndTxn, which cannot hit anything, since epochs never go back. NONE:
                                ended before, by the second protocol. INVALID_TXN_STATE in the
                                opposite state: ended the other way. PRODUCER_FENCED: the id was used
-                               since, and nobody knows how this transaction ended
+                               since, and it is not known how this transaction ended
 TRANSACTIONAL_ID_NOT_FOUND     the id has expired, or never was
 =============================  ====================================================================
 
 Each failure begins a new attempt, with a new look. A lost response to EndTxn is such a failure: the next look
-tells whether it did its work. Brokers before Kafka 3.0 lack DescribeTransactions: EndTxn is sent, and a
+shows whether it took effect. Brokers before Kafka 3.0 have no DescribeTransactions: EndTxn is sent, and a
 repeated one is not told from the first.
 
 **The version of EndTxn** is that of the protocol by which the transaction was written, as its producer's
@@ -103,7 +104,7 @@ _ENDED = {True: (PREPARE_COMMIT, COMPLETE_COMMIT), False: (PREPARE_ABORT, COMPLE
 class Outcome(enum.Enum):
     """What has become of a transaction, as far as its coordinator knows.
 
-    ``committed``: True, False, or None if there was nothing, or nobody knows.
+    ``committed``: True, False, or None if there was nothing, or it is not known.
     """
 
     COMMITTED = "committed"
@@ -111,9 +112,9 @@ class Outcome(enum.Enum):
     ABORTED = "aborted"
     """It was open, and is aborted now."""
     COMMITTED_BEFORE = "committed_before"
-    """It had been committed already, by somebody."""
+    """It had already been committed."""
     ABORTED_BEFORE = "aborted_before"
-    """It had been aborted already: by somebody, by a producer that took its id over, or after its timeout."""
+    """It had already been aborted: by a call, by a producer that took its id over, or after its timeout."""
     EMPTY = "empty"
     """Nothing was written in it, so that there was nothing to end."""
     FENCED = "fenced"
@@ -123,7 +124,8 @@ class Outcome(enum.Enum):
 
     @property
     def committed(self) -> bool | None:
-        """True: its records are committed; False: they are aborted; None: there are none, or nobody knows."""
+        """True: its records are committed; False: they are aborted; None: there are none, or it is not
+        known."""
         if self in (Outcome.COMMITTED, Outcome.COMMITTED_BEFORE):
             return True
         if self in (Outcome.ABORTED, Outcome.ABORTED_BEFORE):

@@ -29,7 +29,7 @@ Produce request is unanswered, because a broker may append a late one after it, 
 transaction can only be aborted. After a *fatal* one this producer can do nothing more, and each call says so
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
 transaction is never committed without one of its records. An id that has expired is fatal, also where a bump
-would give it another producer id: whoever had it since may be gone, and nothing would fence a zombie.
+would give it another producer id: its last owner may be gone, and nothing would fence a zombie.
 
 **After an abort** no sequence of it may be used again, and no late request of it may become part of the next
 transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
@@ -384,7 +384,7 @@ class TransactionMachine:
         self.state = TABLE[self.state, event]
 
     def _finish_calls(self, event: Event, result: Any = None) -> None:
-        """The operation has succeeded: tells its callers, or keeps the outcome for the next call."""
+        """The operation has succeeded: reports it to its callers, or keeps the outcome for the next call."""
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, result)
@@ -668,7 +668,7 @@ class TransactionMachine:
                     markers=True,
                 )
                 return
-        # Complete, or no answer: the brokers retry, too.
+        # Complete, or no answer: the brokers also retry.
         self._markers_under_way = False
         self._retries.succeeded()
 
@@ -830,13 +830,13 @@ class TransactionMachine:
         second = request.protocol == SECOND
         age = self.age(now_ms)
         if request.commit and second and code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED):
-            # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
+            # The broker has aborted it, or another producer has the id: EndTxn(abort) shows which (KIP-890).
             self._end_sent = False
             said = errors.TransactionFailedError(f"{error}: {age}")
             said.__cause__ = error
             self._abortable(said)
         elif not second and code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
-            # The same, and nothing tells which of the two.
+            # The same, and nothing shows which of the two.
             self._fatal(type(error)(f"{error.args[0]}: {age}"))
         elif isinstance(error, errors.AuthorizationError) and self.end_in_doubt:
             self._stay_in_doubt(error, now_ms)

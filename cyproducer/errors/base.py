@@ -148,7 +148,7 @@ class BrokerResponseError(KafkaError):
 
 
 class AuthorizationError(InvalidSetupError, BrokerResponseError):
-    """The principal lacks the right to do this."""
+    """The principal is not allowed to do this."""
 
 
 kafka_errors: dict[int, type[BrokerResponseError]] = {}

@@ -21,7 +21,7 @@ _RENAMED: Final[Mapping[str, str]] = {
     "ProducerClosedError": "ProducerClosed",
     "ProducerFencedError": "ProducerFenced",
 }
-"""aiokafka's names, where neither the name nor the code tells."""
+"""aiokafka's names that follow neither from the name nor from the code."""
 
 _ALSO: Final[Mapping[str, str]] = {
     "IllegalStateError": "IllegalOperation",

@@ -58,7 +58,7 @@ cdef LoopInbox inbox_of(object loop):
     cdef LoopInbox inbox = inboxes.get(loop)
     cdef LoopInbox abandoned
     if inbox is None:
-        # Futures refer to their loop: those that a closed loop left pending would keep it for ever.
+        # Futures refer to their loop: those that a closed loop left pending would keep it alive.
         for other in list(inboxes):
             if other.is_closed():
                 abandoned = inboxes.pop(other)

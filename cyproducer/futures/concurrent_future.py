@@ -65,7 +65,7 @@ class ConcurrentFuture(Future[T]):
             return self._record.get()
         self._record._refuse_wait("result()")
         if look_for_hubs():
-            # A callback sets this future, on another thread, from which eventlet's locks wake nobody.
+            # A callback sets this future, on another thread, and eventlet's locks wake no waiter from there.
             try:
                 return self._record.get(seconds)
             except KafkaTimeoutError:

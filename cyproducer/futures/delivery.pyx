@@ -138,7 +138,8 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
 
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
-    """Publishes the outcome, wakes waiting threads and loops, and passes callbacks to whoever runs them."""
+    """Publishes the outcome, wakes waiting threads and loops, and passes callbacks to the queue that runs
+    them."""
     cdef uint64_t one = 1
     cdef pthread_mutex_t* lock
     cdef Announcement* announcements
@@ -166,7 +167,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     if queue.last == NULL:
         queue.first = d
         if queue.wake_fd >= 0:
-            # If it is full, whoever reads it is being woken up.
+            # If it is full, its reader is already being woken up.
             c_write(queue.wake_fd, &one, sizeof(one))
     else:
         queue.last.next = d
@@ -364,7 +365,8 @@ cdef int refuse_foreign(Delivery* d, object future) except -1:
 
 
 cdef str why_pending(Delivery* d):
-    """The end of a sentence: what keeps the producer from completing a delivery; empty if nobody knows."""
+    """The end of a sentence: what keeps the producer from completing a delivery; empty if that is not
+    known."""
     cdef CompletionQueue queue = <CompletionQueue>d.queue.owner
     cdef object diagnosis = None if queue.diagnosis is None else queue.diagnosis()
     return "" if diagnosis is None else f": {diagnosis()}"

@@ -133,7 +133,7 @@ cdef void announce(Announcement* each) noexcept nogil:
             delivery_ref(each.delivery)
             if inbox.last == NULL:
                 inbox.first = each
-                # If it is full, whoever reads it is being woken up.
+                # If it is full, its reader is already being woken up.
                 c_write(inbox.wake_fd, &one, sizeof(one))
             else:
                 inbox.last.next = each
@@ -146,7 +146,7 @@ cdef void announce(Announcement* each) noexcept nogil:
 
 
 cdef void announcements_free(Announcement* each) noexcept nogil:
-    """Frees the announcements of a delivery that nobody can complete any more."""
+    """Frees the announcements of a delivery that can no longer complete."""
     cdef Announcement* other
     while each != NULL:
         other = each.other

@@ -713,7 +713,7 @@ class Connector:
         self._loop.flush_connection(connection)
 
     def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
-        """Hands the response to the request with this correlation id over to whoever has sent it."""
+        """Passes the response to the sender of the request with this correlation id."""
         request = connection.pending[number]
         try:
             response = request.decode(request.version, frame)

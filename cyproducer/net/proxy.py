@@ -75,7 +75,7 @@ def _socks5(proxy: Proxy, host: str, port: int) -> Exchange:
     if reply:
         why = _SOCKS_REPLIES.get(reply, f"error {reply}")
         raise KafkaConnectionError(f"the proxy {proxy!r} cannot connect to {host}:{port}: {why}")
-    # The address that the proxy connected from, which nobody needs.
+    # The address that the proxy connected from is not needed.
     if kind == 3:
         (length,) = yield _Read(1)
         yield _Read(length + 2)

@@ -1,4 +1,4 @@
-"""OpenTelemetry for producers: the instrumentor that ``opentelemetry-instrument`` finds, too.
+"""OpenTelemetry for producers, with the instrumentor that ``opentelemetry-instrument`` finds.
 
 Needs the extra: ``pip install 'cyproducer[opentelemetry]'``. ``docs/tracing.md`` explains the spans.
 """

@@ -53,7 +53,7 @@ _MOST_CLOSED = 32
 
 _MOST_VALUES = 20_000
 """How many values of a producer's histogram are recorded in one collection: a fifth of a second. A reader
-gives up a collection after ten seconds, and then the next one would be as long."""
+ends a collection after ten seconds, and then the next one would be as long."""
 
 _Attributes = dict[str, str]
 _Recorded = dict[str, dict[float, int]]
@@ -134,7 +134,7 @@ class ProducerMetrics:
             elif export.form is Form.GAUGE:
                 meter.create_observable_gauge(name, [self._observed(name)], unit, text)
             elif export.form is Form.COUNTER:
-                # Two metrics are one instrument if an attribute tells them apart.
+                # Two metrics are one instrument if an attribute distinguishes them.
                 if name not in self._names:
                     meter.create_observable_counter(name, [self._observed(name)], unit, text)
             else:

@@ -2,8 +2,8 @@
 
 Owns where to look: in the library that Python itself or a package has loaded, whose extension module exports
 its functions or is linked with them; and then by the name under which systems have it. Does not own calling
-them (``native_codec``). A library that is not found, or lacks a function, is not used: its codec takes the
-GIL.
+them (``native_codec``). A library that is not found, or that has not all of the functions, is not used: its
+codec takes the GIL.
 """
 
 import sys

@@ -57,7 +57,7 @@ cdef enum:
     LZ4_HEADER_BYTES = 7
     XERIAL_HEADER_BYTES = 16
 
-# zlib.h, which a machine that builds this may lack.
+# zlib.h, which may not be installed where this is built.
 cdef struct ZStream:
     const uint8_t* next_in
     unsigned int avail_in

@@ -257,7 +257,7 @@ def _load_chain(
 
 def format_of(data: bytes) -> str:
     """Returns the format of a file's content. Its name and the stated type prove nothing: Java's JKS store
-    opens PKCS#12, too."""
+    also opens PKCS#12."""
     if b"-----BEGIN " in data:
         return PEM
     if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):

@@ -9,7 +9,7 @@ of the background only.
 - confluent-kafka's ``oauth_cb``: a callable that takes a string and returns ``(token, expiry)``, or
   ``(token, expiry, principal, extensions)``.
 
-``token()`` may return such a tuple, too. The expiry is in seconds since 1970, or in milliseconds, as AWS's
+``token()`` may also return such a tuple. The expiry is in seconds since 1970, or in milliseconds, as AWS's
 signer has it. Without one, that in the token counts if it is a JWT (RFC 7519).
 """
 
@@ -134,7 +134,7 @@ class Tokens:
         """
         Args:
             provider: supplies tokens.
-            clock: tells the time.
+            clock: the source of the time.
             rng: a float in [0, 1), so that not all producers ask at once.
             source: the provider's name, for messages.
             client_id: the producer's, for log lines.

@@ -128,7 +128,7 @@ cdef void give_way(const int32_t* queued) noexcept nogil:
     """Waits until threads that wait for the lock have taken it, for a fraction of a millisecond at most.
 
     A thread that slept needs a CPU first, maybe the one of this thread. If that takes longer than the yields
-    of ``cyp_give_way``, it would find the lock taken again: sleep, too.
+    of ``cyp_give_way``, it would find the lock taken again: so this sleeps as well.
     """
     cdef timespec moment
     cdef int _i

@@ -21,7 +21,7 @@ cdef class SendPath:
     cdef int64_t max_request_size
     cdef int64_t max_block_ns
     cdef Extensions extensions    # None if plain
-    cdef object on_refused          # called with the error of each record that a transaction lacks; or None
+    cdef object on_refused          # called with each error that keeps a record out of a transaction; or None
     cdef public bint may_be_empty   # a record may have neither a key nor a value
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,

@@ -585,7 +585,7 @@ cdef class SendPath:
                         raise self._no_partition(state.name, partition)
                     if not blocks:
                         raise WouldBlock("partition")
-                    # The partition may be newer than the metadata. Kafka's own client waits for it, too.
+                    # The partition may be newer than the metadata. Kafka's own client also waits for it.
                     refreshed = True
                     self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
                     continue

@@ -170,7 +170,7 @@ cdef int batch_failed(
 
 
 cdef void transaction_lost(Sender sender) noexcept:
-    """A batch fails. In a transaction the control plane gives up the others, before any more are sent."""
+    """A batch fails. In a transaction the control plane fails the others before any more are sent."""
     if sender.accumulator.c.transaction > 0:
         cyp_store32(&sender.attention, 1)
 

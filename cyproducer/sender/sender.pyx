@@ -879,7 +879,7 @@ cdef class Sender:
             self.accumulator.refusal = error
         pthread_mutex_lock(&a.lock)
         a.refusing = 1
-        # Threads in await_parking() give up.
+        # Threads in await_parking() stop waiting.
         broadcast(&a.progress)
         pthread_mutex_unlock(&a.lock)
 

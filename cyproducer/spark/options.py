@@ -263,8 +263,8 @@ def options_of_session(session: Any = None) -> dict[str, Any]:
 
 
 def check_pyspark() -> None:
-    """Checks the version of PySpark, if it is loaded. An earlier one lacks what this package calls, and would
-    raise errors about that.
+    """Checks the version of PySpark, if it is loaded. An earlier one does not have what this package calls,
+    and would raise errors about that.
 
     Raises:
         ImportError: it is too old.

@@ -56,7 +56,7 @@ def create_missing(config: ProducerConfig, topic: str, partitions: int, replicat
         KafkaConfigurationError: kafka-python is not installed, or has not the options to be the same user.
     """
     for name in _NOT_SHARED.get(str(config.sasl_mechanism), ()):
-        # A login module of AWS without options is nobody in particular.
+        # A login module of AWS without options names no principal.
         if getattr(config, name) is not None and (name != "sasl_jaas_config" or config.login_module):
             raise KafkaConfigurationError(
                 f"option 'createTopic.partitions' can't be given with {name}, which kafka-python, the client "

@@ -4,7 +4,7 @@ Owns the frame around the batches, as a list of slices for ``sendmsg`` (a batch'
 decoding a response into one ``Outcome`` per batch. Does not send anything and does not interpret error codes.
 
 Nothing in a response is trusted: every read is checked against the remaining bytes, no memory is allocated
-for a count, and a response that lacks a batch of the request, or names one twice, is malformed.
+for a count, and a response without a batch of the request, or with one twice, is malformed.
 
 Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KIP-467 (record errors, from
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).

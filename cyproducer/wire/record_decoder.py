@@ -1,7 +1,7 @@
 """Reads record batches, as a Fetch response has them: headers, records, and the markers of transactions.
 
-Owns the layout of batches of version 2 for reading, whoever wrote them: the codecs' framings of other clients
-are accepted, too. Does not own what a batch means to a reader, or fetching. Functions without
+Owns the layout of batches of version 2 for reading, from any client: the codecs' framings of other clients
+are also accepted. Does not own what a batch means to a reader, or fetching. Functions without
 state, callable from any thread; a ``Batch`` is immutable.
 
 A compacted log has batches without some of their records, or without any. Offsets then have gaps, and

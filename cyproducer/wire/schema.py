@@ -469,7 +469,8 @@ class Api:
         """Returns a whole frame: size, request header v1 or v2, and ``request``.
 
         Raises:
-            ValueError: the version is not implemented or lacks a field that is set, or a value cannot be
+            ValueError: the version is not implemented or has no field for a value that is set, or a value
+            cannot be
                 encoded.
         """
         message = self._describe(version, "request")

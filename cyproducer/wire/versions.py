@@ -43,13 +43,15 @@ def lacking(api: Api, theirs: Mapping[int, tuple[int, int]], highest: int | None
 def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
     """Returns the highest version that both sides support, for each API that both have (KIP-35).
 
-    APIs that are not required and have no common version are left out, like those that the broker lacks.
+    APIs that are not required and have no common version are left out, like those that the broker does not
+    have.
 
     Args:
         theirs: API key -> (lowest, highest) version that the broker supports, both inclusive.
 
     Raises:
-        IncompatibleBrokerVersion: the broker lacks a required API, or the two ranges of its versions do not
+        IncompatibleBrokerVersion: the broker does not have a required API, or the two ranges of its versions
+        do not
             overlap.
     """
     chosen: dict[Api, int] = {}

@@ -1,4 +1,4 @@
-"""Carries out the exactly-once protocol on the driver: plans a batch, decides it, completes it, or gives up.
+"""Runs the exactly-once protocol on the driver: plans a batch, decides it, and completes or abandons it.
 
 Owns the order of the steps. Does not own requests (``cluster``), the rules about batches (``rules``), or
 Spark's interfaces (``source``, ``mapping``). A driver is for one batch and one thread. It keeps nothing
@@ -14,14 +14,14 @@ identity, and what was decided last, go to the tasks and come back with their me
 **Write**, in each task attempt: under a transactional id of its own, and leave the transaction open.
 
 **Commit**. All transactions are open, or nothing is decided. Write *decided* under the plan's identity, as
-one transaction: whoever has planned since has fenced that identity, and the coordinator refuses it. Commit
-each transaction. Write *done*. Abort what attempts that did not win have left open.
+one transaction: a driver that has planned since has fenced that identity, and the coordinator refuses it.
+Commit each transaction. Write *done*. Abort what attempts that did not win have left open.
 
 **Abort**. End the plan's identity. If that succeeds, nothing can be decided under it any more, and the
 transactions may be aborted. Otherwise *decided* may have been written: the next plan knows.
 
 **A decided transaction that the brokers have aborted**, because its timeout was over, is copied: its records
-are still in the log. The copies and *done* are one transaction, so that nobody sees them twice.
+are still in the log. The copies and *done* are one transaction, so that no reader sees them twice.
 """
 
 import logging

@@ -284,7 +284,7 @@ class KafkaCluster:
         try:
             producer.commit_transaction(self._left_s)
         except AbortableError as error:
-            # If the abort succeeds, nobody else has ended this identity.
+            # If the abort succeeds, no other client has ended this identity.
             self._abort_decision(producer, error)
             raise NotDecidedError(str(error)) from error
         except ApplicationRecoverableError as error:

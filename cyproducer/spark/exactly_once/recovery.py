@@ -1,6 +1,6 @@
 """Shows and ends what exactly-once sinks have left: for operators, when no query does it.
 
-Owns the view of a prefix. What ends a sink's transactions is its next plan, which ``driver`` carries out.
+Owns the view of a prefix. What ends a sink's transactions is its next plan, which ``driver`` executes.
 """
 
 import re
