@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
-from tools.harness.until import PATIENCE_S
+from tools.harness.until import PATIENCE_S, until
 
 TOPIC: Final = "t"
 POLL_S: Final = 0.01
@@ -44,7 +44,8 @@ class Client(ABC):
 class KafkaPython(Client):
     """kafka-python's, on a thread that polls it all the time.
 
-    It forgets a rebalance that ends between two calls of ``poll()``, and then does not read.
+    It learns the topic before it joins: otherwise it joins twice, and if a call of ``poll()`` ends meanwhile,
+    it forgets to read what it is assigned.
     """
 
     def __init__(self, addresses: str, group: str, instance: str | None = None) -> None:
@@ -68,6 +69,7 @@ class KafkaPython(Client):
             heartbeat_interval_ms=50,
             fetch_max_wait_ms=50,
         )
+        until(lambda: consumer.partitions_for_topic(TOPIC), "metadata")
         while not self._is_over:
             for records in consumer.poll(timeout_ms=100).values():
                 self.values += [record.value for record in records]
@@ -140,17 +142,22 @@ class Confluent(Client):
 
 
 class Aiokafka(Client):
-    """aiokafka's. Its loop runs while it is polled."""
+    """aiokafka's. Its loop runs while it is polled.
+
+    ``start()`` and ``getmany()`` return once a rebalance is over, for which other members must be polled: so
+    they are tasks, which nobody waits for.
+    """
 
     def __init__(self, addresses: str, group: str, instance: str | None = None) -> None:
         super().__init__(addresses, group, instance)
         self._runner = asyncio.Runner()
-        self._consumer = self._runner.run(self._start())
+        self._consumer: Any = None
+        self._reading = self._runner.get_loop().create_task(self._read())
 
-    async def _start(self) -> Any:
+    async def _read(self) -> None:
         import aiokafka  # type: ignore[import-untyped]
 
-        consumer = aiokafka.AIOKafkaConsumer(
+        self._consumer = aiokafka.AIOKafkaConsumer(
             TOPIC,
             bootstrap_servers=self.addresses,
             group_id=self.group,
@@ -160,21 +167,18 @@ class Aiokafka(Client):
             heartbeat_interval_ms=50,
             fetch_max_wait_ms=50,
         )
-        # Not awaited: it returns once the group is stable, for which other members must be polled.
-        self._starting = asyncio.ensure_future(consumer.start())
-        return consumer
+        await self._consumer.start()
+        while True:
+            for records in (await self._consumer.getmany(timeout_ms=1000)).values():
+                self.values += [record.value for record in records]
 
     def poll(self) -> None:
         self._runner.run(self._poll())
 
     async def _poll(self) -> None:
-        if not self._starting.done():
-            await asyncio.wait([self._starting], timeout=POLL_S)
-            return
-        await self._starting
-        found = await self._consumer.getmany(timeout_ms=int(1000 * POLL_S))
-        for records in found.values():
-            self.values += [record.value for record in records]
+        await asyncio.wait([self._reading], timeout=POLL_S)
+        if self._reading.done():
+            self._reading.result()
 
     def assigned(self) -> set[int]:
         return {each.partition for each in self._consumer.assignment()}
@@ -183,12 +187,9 @@ class Aiokafka(Client):
         self._runner.run(self._consumer.commit())
 
     def close(self) -> None:
-        self._runner.run(self._stop())
+        self._reading.cancel()
+        self._runner.run(self._consumer.stop())
         self._runner.close()
-
-    async def _stop(self) -> None:
-        await self._starting
-        await self._consumer.stop()
 
 
 CLIENTS: Final = (KafkaPython, Confluent, Aiokafka)
