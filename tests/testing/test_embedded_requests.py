@@ -17,7 +17,7 @@ from cyproducer.testing import EmbeddedBroker
 from cyproducer.testing.broker import releases
 from cyproducer.testing.broker.cluster import HANDLERS
 from cyproducer.wire import messages
-from cyproducer.wire.messages import API_VERSIONS, METADATA, PRODUCE
+from cyproducer.wire.messages import API_VERSIONS, FETCH, METADATA, PRODUCE
 from cyproducer.wire.schema import Api, Field, Struct
 from tools.harness.until import PATIENCE_S
 
@@ -209,6 +209,69 @@ def test_a_version_that_is_too_new_is_answered_with_those_that_are_known(connect
     answer = response(connection, API_VERSIONS, 0)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert PRODUCE.key in {each.api_key for each in answer.api_keys}
+
+
+# Fetch sessions
+
+
+def fetched(
+    connection: socket.socket,
+    session: tuple[int, int],
+    offsets: dict[int, int],
+    forgotten: list[int] | None = None,
+    wait_ms: int = 0,
+) -> Any:
+    """Fetches "read", in a session (id, epoch). Returns the response."""
+    request = FETCH.request
+    partitions = [request.FetchPartition(index, -1, at, -1, -1, 1 << 20) for index, at in offsets.items()]
+    topics = [request.FetchTopic("read", bytes(16), partitions)] if partitions else []
+    gone = [request.ForgottenTopic("read", bytes(16), forgotten)] if forgotten else []
+    values = {
+        "max_wait_ms": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "topics": topics,
+        "forgotten_topics_data": gone,
+    }
+    given = [values.get(field.name, field.zero()) for field in request.root.fields]
+    connection.sendall(FETCH.encode_request(11, 1, "test", request(*given)))
+    return response(connection, FETCH, 11)
+
+
+def parts(answer: Any) -> dict[int, tuple[int, int]]:
+    """Partition -> high watermark, and how many bytes of records."""
+    assert answer.error_code == 0
+    return {
+        part.partition_index: (part.high_watermark, len(part.records or b""))
+        for topic in answer.responses
+        for part in topic.partitions
+    }
+
+
+def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: socket.socket) -> None:
+    broker.create_topic("read", 3)
+    first = fetched(connection, (0, 0), {0: 0, 1: 0, 2: 0})
+    assert parts(first) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
+    session = first.session_id
+    assert session > 0
+    assert parts(fetched(connection, (session, 1), {})) == {}
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send("read", b"v", partition=1).get(PATIENCE_S)
+    found = parts(fetched(connection, (session, 2), {}))
+    assert list(found) == [1]
+    assert found[1] == (1, 69)
+    # The client goes on there, and nothing is new.
+    assert parts(fetched(connection, (session, 3), {1: 1})) == {}
+    assert parts(fetched(connection, (session, 4), {1: 0}, forgotten=[0])) == {1: (1, 69)}
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send("read", b"v", partition=0).get(PATIENCE_S)
+    assert 0 not in parts(fetched(connection, (session, 5), {1: 1}))
+    assert fetched(connection, (session, 5), {}).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # A whole request ends it; without a session, all that was asked for is in the response.
+    assert parts(fetched(connection, (session, -1), {1: 1, 2: 0})) == {1: (1, 0), 2: (0, 0)}
+    assert fetched(connection, (session, 6), {}).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 # Releases

@@ -1,10 +1,7 @@
 """Fetch, ListOffsets and OffsetForLeaderEpoch of an embedded cluster.
 
 Owns which bytes a reader gets, waiting for them, and finding offsets by time. Does not own the logs
-(``partitions``).
-
-There are no fetch sessions: each response has the session id 0, which asks the client to name all partitions
-in each request (KIP-227).
+(``partitions``) or which partitions a request is about (``fetch_sessions``).
 """
 
 from collections.abc import Iterator
@@ -13,14 +10,15 @@ from typing import Any, Final
 from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import batches
+from cyproducer.testing.broker.fetch_sessions import FIRST_EPOCH, NONE, Key
 from cyproducer.testing.broker.partitions import Entry, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from cyproducer.wire.record_decoder import batches as decoded
+from cyproducer.wire.schema import NO_UUID
 
 READ_COMMITTED: Final = 1
-NO_SESSION: Final = 0
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
@@ -55,17 +53,28 @@ class _Fetch:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_done = False
-        self._places = {partition for _, _, partition, _ in self._parts() if isinstance(partition, Partition)}
+        self.session, self.refusal = call.node.fetch_sessions.take(call.request, call.version)
+        #: Whether the response names only what has changed.
+        self.is_incremental = self.session is not None and call.request.session_epoch != FIRST_EPOCH
+        self._places = {partition for _, _, partition in self._parts() if isinstance(partition, Partition)}
 
-    def _parts(self) -> Iterator[tuple[Any, Any, Partition | int, str | bytes]]:
+    def _parts(self) -> Iterator[tuple[Key, Any, Partition | int]]:
         call = self.call
-        for topic in call.request.topics:
-            key = topic.topic_id if call.version >= 13 else topic.topic
-            found = call.cluster.topic(key)
-            for each in topic.partitions:
-                yield topic, each, located(call, found, key, each.partition), key
+        if self.session is None:
+            named = {
+                (topic.topic_id if call.version >= 13 else topic.topic, each.partition): each
+                for topic in call.request.topics
+                for each in topic.partitions
+            }
+        else:
+            named = dict(self.session.partitions)
+        for (name, index), each in named.items():
+            yield (name, index), each, located(call, call.cluster.topic(name), name, index)
 
     def begin(self) -> None:
+        if self.refusal:
+            self.call.answer(FETCH.response(0, self.refusal, NONE, [], []))
+            return
         if self._try(at_once=self.call.request.max_wait_ms <= 0):
             return
         self.call.cluster.on_append.append(self.appended)
@@ -89,22 +98,30 @@ class _Fetch:
             return True
         request, response = call.request, FETCH.response
         left, size, failed = request.max_bytes, 0, False
-        topics: list[Any] = []
-        for topic, each, partition, _ in self._parts():
+        parts: list[tuple[Key, Any]] = []
+        for key, each, partition in self._parts():
             data, part = self._read(each, partition, left, first=size == 0)
             size += len(data)
             left = max(0, left - len(data))
             failed = failed or part.error_code != 0
-            if not topics or topics[-1][0] is not topic:
-                topics.append((topic, []))
-            topics[-1][1].append(part)
+            parts.append((key, part))
         if not (at_once or failed or size >= request.min_bytes):
             return False
         self._end()
+        session = self.session
+        if session is not None:
+            changed = [(key, part) for key, part in parts if session.takes(key, part)]
+            parts = changed if self.is_incremental else parts
+        topics: dict[str | bytes, list[Any]] = {}
+        for (name, _), part in parts:
+            topics.setdefault(name, []).append(part)
+        by_id = call.version >= 13
         answers = [
-            response.FetchableTopicResponse(topic.topic, topic.topic_id, parts) for topic, parts in topics
+            response.FetchableTopicResponse("" if by_id else name, name if by_id else NO_UUID, found)
+            for name, found in topics.items()
         ]
-        call.answer(response(0, ErrorCode.NO_ERROR, NO_SESSION, answers, []))
+        session_id = NONE if session is None else session.id
+        call.answer(response(0, ErrorCode.NO_ERROR, session_id, answers, []))
         return True
 
     def _end(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cyproducer.base.clock import monotonic_ns, unix_ms
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.fetch_sessions import Sessions
 from cyproducer.testing.broker.world import NS_PER_MS, World
 from cyproducer.wire.messages import API_VERSIONS
 from cyproducer.wire.schema import Api, RequestHeader, read_header
@@ -307,6 +308,7 @@ class Node:
         self.paused_until_ns = 0
         self.delay_ms = 0.0
         self.connections: set[Connection] = set()
+        self.fetch_sessions = Sessions()
         self._server: asyncio.Server | None = None
 
     @property
@@ -324,6 +326,7 @@ class Node:
     def stop(self) -> None:
         """Closes all connections, and refuses new ones."""
         self.is_up = False
+        self.fetch_sessions.clear()
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,0 +1,90 @@
+"""Fetch sessions (KIP-227): a client names once what it reads, and then both sides send only changes.
+
+Owns the sessions of a node, and which partitions a request is about. Does not own reading (``fetch``).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cyproducer.errors.error_code import ErrorCode
+
+NONE: Final = 0
+"""The session id of a request and a response without a session."""
+FIRST_EPOCH, FINAL_EPOCH = 0, -1
+MOST_SESSIONS: Final = 1000
+"""``max.incremental.fetch.session.cache.slots``"""
+_EPOCHS: Final = 2**31
+
+Key = tuple[str | bytes, int]
+"""A topic as requests name it, by name or by id, and a partition."""
+
+
+@dataclass(eq=False)
+class Session:
+    """What one client reads from a node."""
+
+    id: int
+    #: The epoch of the next request.
+    epoch: int = 1
+    #: The newest ``FetchPartition`` of each partition. Those with records move to the end: all have a turn.
+    partitions: dict[Key, Any] = field(default_factory=dict)
+    #: The ends that the client knows: high watermark, last stable offset, first offset.
+    known: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
+
+    def takes(self, key: Key, part: Any) -> bool:
+        """Whether a partition belongs to an incremental response; notes what the client knows then."""
+        ends = part.high_watermark, part.last_stable_offset, part.log_start_offset
+        if part.records:
+            self.partitions[key] = self.partitions.pop(key)
+        changed = bool(part.records or part.error_code or self.known.get(key) != ends)
+        # After an error the client is told of the partition again.
+        self.known[key] = (-1, -1, -1) if part.error_code else ends
+        return changed
+
+
+class Sessions:
+    """The sessions of a node, oldest first."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, Session] = {}
+        self._next_id = 1
+
+    def clear(self) -> None:
+        self._sessions.clear()
+
+    def take(self, request: Any, version: int) -> tuple[Session | None, int]:
+        """Returns the session of a request, None if it has none, or an error code.
+
+        The session has the partitions of the request. It is new if the request's epoch is 0.
+        """
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (FIRST_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            if epoch == FINAL_EPOCH:
+                return None, ErrorCode.NO_ERROR
+            session = Session(self._next_id)
+            self._next_id += 1
+            self._sessions[session.id] = session
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+        else:
+            found = self._sessions.get(session_id)
+            if found is None:
+                return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            if epoch != found.epoch:
+                return None, ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            session = found
+            session.epoch = session.epoch % (_EPOCHS - 1) + 1
+        for topic in request.topics:
+            for each in topic.partitions:
+                session.partitions[_name(topic, version), each.partition] = each
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                key = _name(topic, version), index
+                session.partitions.pop(key, None)
+                session.known.pop(key, None)
+        return session, ErrorCode.NO_ERROR
+
+
+def _name(topic: Any, version: int) -> str | bytes:
+    return topic.topic_id if version >= 13 else topic.topic  # type: ignore[no-any-return]
