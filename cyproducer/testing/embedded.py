@@ -85,9 +85,9 @@ class EmbeddedBroker:
         oauth_validator: Gets a token and returns the user; raises ``ValueError`` if the token is not good.
             Called on the broker's thread; with ``process=True`` it must be a function of a module.
         session_lifetime_ms: After how many milliseconds a client must authenticate again (KIP-368). 0: never.
-        process: Whether it runs in a process of its own instead of a thread of this one. It starts in about
-            0.3 s then instead of 5 ms, and takes no part in this process's GIL. None: only if gevent or
-            eventlet has patched this process.
+        process: Whether it runs in a process of its own instead of a thread of this one. It then starts in
+            about 0.2 s instead of some milliseconds, and does not share this process's GIL. None: only if
+            gevent or eventlet has patched this process.
 
     Raises:
         ValueError: a number is below one, a topic's name is not allowed, or ``kafka_version`` is no release.
