@@ -1,7 +1,7 @@
-"""confluent-kafka's producer API over this package: change the import, and keep the program.
+"""confluent-kafka's producer API on top of this package: only the import of an application changes.
 
-``Producer``, ``SerializingProducer`` and what they use, with confluent-kafka's names. ``docs/migration.md``
-says what differs. Needs no confluent-kafka.
+``Producer``, ``SerializingProducer`` and the types that they use, under confluent-kafka's names.
+``docs/migration.md`` lists the differences. confluent-kafka itself is not needed.
 """
 
 from cyproducer.confluent.cluster_metadata import (

@@ -1,12 +1,12 @@
-"""``AIOProducer``: confluent-kafka's asynchronous producer over ``Producer``, without its thread pool.
+"""``AIOProducer``: confluent-kafka's asynchronous producer on top of ``Producer``, without its thread pool.
 
 Owns the asyncio futures of records, waiting for room as a task, and the producer's life on a loop. Does not
-own accepting records or their reports (``reports``), or the calls for transactions and the cluster
-(``producer``), which run on a thread of their own each.
+own accepting records or their reports (``reports``). Does not own the calls for transactions and the cluster
+(``producer``), each of which runs on its own thread.
 
 The sender thread adds completed batches to the queue of reports, and writes to a descriptor that the loop
 watches: one wake-up for all batches that arrived together. The loop's thread then sets their futures. Methods
-are for the thread of the loop on which the producer was made.
+must be called on the thread of the loop on which the producer was created.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ log = logging.getLogger("cyproducer")
 __all__ = ["AIOProducer"]
 
 _SLICE_S: Final = 0.1
-"""How often a wait, and a producer with callbacks for events, looks for what the loop is not woken up for."""
+"""The interval at which a wait, or a producer with event callbacks, checks for events that wake no loop."""
 _EVENTS: Final = ("error_cb", "throttle_cb", "stats_cb")
 
 
 class _LoopProducer(Producer):
-    """A producer whose reports are asyncio futures, which its loop's thread sets."""
+    """A producer whose reports are asyncio futures, which are set on its loop's thread."""
 
     def __init__(self, conf: Mapping[str, Any], wake_fd: int) -> None:
         self._wake_fd = wake_fd
@@ -57,15 +57,15 @@ class _LoopProducer(Producer):
         super()._use_queue(queue)
 
     def _serve(self) -> int:
-        """Leaves the reports to the loop's thread. Other threads get here in calls for transactions."""
+        """Leaves the reports to the loop's thread. Transactional calls get here on other threads."""
         return 0
 
     def flush(self, timeout: float = -1) -> int:
-        """Waits for the outcomes, not for their reports: a call for transactions does, on its thread."""
+        """Waits for outcomes, not for their reports: transactional calls use it on their own threads."""
         return 0 if self._engine()._runtime.accumulator.flush(timeout) else max(1, self._outstanding())
 
     def look_for_events(self) -> None:
-        """Calls the callbacks for events that are due."""
+        """Runs the event callbacks that are due."""
         engine = self._engine()
         self._events.serve(engine._runtime, self._outstanding())
 
@@ -74,7 +74,7 @@ class _LoopProducer(Producer):
         self._events.raise_fatal(self._engine()._runtime)
 
     def end(self) -> None:
-        """Closes the producer. Records that have no outcome fail."""
+        """Closes the producer. Records without an outcome fail."""
         engine = self._engine()
         self._shut()
         self._events.close()
@@ -82,19 +82,19 @@ class _LoopProducer(Producer):
 
 
 class AIOProducer:
-    """confluent-kafka's ``AIOProducer``: ``produce()`` returns a future with the record's ``Message``.
+    """confluent-kafka's ``AIOProducer``: ``produce()`` returns a future of the record's ``Message``.
 
     Args:
         producer_conf: options with librdkafka's names, as for ``Producer``. ``error_cb``, ``throttle_cb`` and
-            ``stats_cb`` may be coroutine functions, and are called on the loop. ``on_delivery`` has no
-            effect, with a warning.
-        max_workers: no effect: there is no thread pool.
-        executor: no effect.
-        batch_size: no effect: a record enters its batch at once; ``batch.size`` bounds batches in bytes.
-        buffer_timeout: no effect: ``linger.ms`` says how long a batch waits for further records.
+            ``stats_cb`` may be coroutine functions, and are called on the loop. ``on_delivery`` is ignored,
+            with a warning.
+        max_workers: ignored: there is no thread pool.
+        executor: ignored.
+        batch_size: ignored: a record enters its batch immediately; ``batch.size`` bounds batches in bytes.
+        buffer_timeout: ignored: ``linger.ms`` sets how long a batch waits for further records.
 
-    Must be made on a running loop, and used there; otherwise RuntimeError. Raises what ``Producer`` raises.
-    ``async with`` closes it. ``docs/migration.md`` says what differs from confluent-kafka.
+    Must be created and used on one running loop; otherwise raises RuntimeError. Raises the errors of
+    ``Producer``. ``async with`` closes it. ``docs/migration.md`` lists the differences from confluent-kafka.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class AIOProducer:
     ) -> None:
         if not isinstance(producer_conf, Mapping):
             raise TypeError(f"producer_conf: must be a dict, not {type(producer_conf).__name__}")
-        # First: the variable is in the frames of what is raised.
+        # First, because tracebacks keep this variable in their frames.
         producer_conf = hide(producer_conf)
         self._loop = asyncio.get_running_loop()
         on_loop = _Callbacks()
         for name in _EVENTS:
             if callable(producer_conf.get(name)):
                 producer_conf[name] = functools.partial(on_loop.call, producer_conf[name])
-        #: Set at the next reports: tasks wait for it.
+        #: Set when the next reports arrive: tasks wait for it.
         self._pulse: asyncio.Future[None] | None = None
         #: Reports that poll() has not returned yet.
         self._unpolled = 0
-        #: Held by a task that waits for room: the others wait behind it.
+        #: Held by the task that waits for room; other tasks wait behind it.
         self._turn = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._ticks: asyncio.TimerHandle | None = None
@@ -134,7 +134,8 @@ class AIOProducer:
         if producer_conf.get("on_delivery") is not None:
             text = "on_delivery has no effect in an AIOProducer: produce() returns a future for each record"
             log.warning(line_prefix(self._client_id) + text)
-        #: Once the sender can't write any more. Also for a producer that is never closed.
+        # Closes the descriptors once the sender can no longer write. Also for a producer that is never
+        # closed.
         assert self._producer._queue is not None
         self._finish = weakref.finalize(self, _finish, self._producer._queue, fds)
         self._reader = fds[0]
@@ -154,7 +155,7 @@ class AIOProducer:
         await self.close()
 
     def __len__(self) -> int:
-        """How many records have a future that is not set; 0 after ``close()``."""
+        """Returns the number of records whose future is not set; 0 after ``close()``."""
         return self._producer._outstanding()
 
     def __bool__(self) -> bool:
@@ -162,7 +163,7 @@ class AIOProducer:
 
     @property
     def kafka_producer(self) -> Any:
-        """The ``KafkaProducer`` that does the work, for ``metrics()``."""
+        """The underlying ``KafkaProducer``, for ``metrics()``."""
         return self._producer.kafka_producer
 
     # Records
@@ -178,14 +179,14 @@ class AIOProducer:
     ) -> "asyncio.Future[Message]":
         """Accepts a record, which is sent in the background; returns the future of its ``Message``.
 
-        The arguments are those of ``Producer.produce``. Awaits only if ``queue.buffering.max.messages`` or
-        ``queue.buffering.max.kbytes`` are reached, up to ``message.timeout.ms``: then the future has the
-        error ``_QUEUE_FULL``. The future raises ``KafkaException``, also for a record that is refused.
+        The arguments are those of ``Producer.produce``. Waits only if ``queue.buffering.max.messages`` or
+        ``queue.buffering.max.kbytes`` is reached, for up to ``message.timeout.ms``; then the future fails
+        with ``_QUEUE_FULL``. The future raises ``KafkaException``, also for a record that is rejected.
         Cancelling it has no effect on the record. If the task is cancelled, the record is not sent.
 
         Raises TypeError for an argument of the wrong type, RuntimeError after ``close()`` or on another loop.
         """
-        # In place of a callback: see _resolve().
+        # The future takes the place of a callback: see _resolve().
         future: Any = self._here("produce").create_future()
         accept = functools.partial(
             self._producer.produce, topic, value, key, partition, future, timestamp=timestamp, headers=headers
@@ -203,7 +204,7 @@ class AIOProducer:
         return future  # type: ignore[no-any-return]
 
     def _accepts(self, accept: Callable[[], None]) -> bool:
-        """Returns False if there is no room for a record."""
+        """Returns False if there is no room for the record."""
         try:
             accept()
         except BufferError:
@@ -223,10 +224,10 @@ class AIOProducer:
                 await self._next_reports(min(left, _SLICE_S))
 
     async def poll(self, timeout: float = 0) -> int:
-        """Waits up to ``timeout`` seconds (below 0: forever) for records to get their outcome.
+        """Waits up to ``timeout`` seconds (below 0: forever) for records to complete.
 
-        Returns how many did since the last call. Futures are set without it. Raises ``KafkaException`` once
-        if the producer can do no more transactions and no call has said so.
+        Returns how many completed since the last call. Futures are set without it. Raises ``KafkaException``
+        once if the producer can't run further transactions and no other call has raised this error.
         """
         self._here("poll")
         deadline = _deadline(timeout)
@@ -240,9 +241,11 @@ class AIOProducer:
             await self._next_reports(min(left, _SLICE_S))
 
     async def flush(self, timeout: float = -1) -> int:
-        """Sends everything at once, and waits up to ``timeout`` seconds (below 0: forever) for all futures.
+        """Sends everything immediately and waits up to ``timeout`` seconds (below 0: forever) for all
+        futures.
 
-        Returns ``len()``: 0 if everything is delivered or has failed. Raises what ``poll()`` does.
+        Returns ``len()``, which is 0 if every record was delivered or has failed. Raises the errors of
+        ``poll()``.
         """
         self._here("flush")
         return await self._flush(timeout)
@@ -256,18 +259,19 @@ class AIOProducer:
             left = deadline - monotonic_s()
             if not len(self) or left <= 0:
                 return len(self)
-            # Including those that were accepted meanwhile.
+            # Includes the records accepted in the meantime.
             accumulator.flush(0)
             await self._next_reports(min(left, _SLICE_S))
 
     async def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Gives up records: see ``Producer.purge``. Their futures raise ``_PURGE_QUEUE`` or the like."""
+        """Drops records: see ``Producer.purge``. Their futures raise ``_PURGE_QUEUE`` or
+        ``_PURGE_INFLIGHT``."""
         await self._call("purge", in_queue, in_flight, blocking)
 
     # The cluster
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """Asks a broker for topics: see ``Producer.list_topics``."""
+        """Requests the metadata of topics: see ``Producer.list_topics``."""
         return await self._call("list_topics", topic, timeout)  # type: ignore[no-any-return]
 
     async def cluster_id(self, timeout: float = -1) -> str | None:
@@ -275,14 +279,14 @@ class AIOProducer:
         return await self._call("cluster_id", timeout)  # type: ignore[no-any-return]
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Sets the credentials of later connections: see ``Producer.set_sasl_credentials``."""
+        """Sets the credentials for future connections: see ``Producer.set_sasl_credentials``."""
         self._here("set_sasl_credentials")
         self._producer.set_sasl_credentials(username, password)
 
     # Transactions
 
     async def init_transactions(self, timeout: float = -1) -> None:
-        """See ``Producer.init_transactions``, also for the errors of these calls."""
+        """See ``Producer.init_transactions``, which also documents the errors of transactional calls."""
         await self._call("init_transactions", timeout)
 
     async def begin_transaction(self) -> None:
@@ -306,10 +310,10 @@ class AIOProducer:
     # The end
 
     async def close(self) -> None:
-        """Waits until all futures are set, and ends the producer; an open transaction is aborted.
+        """Waits until all futures are set, then closes the producer; an open transaction is aborted.
 
         ``message.timeout.ms`` bounds the wait. May be called several times. If the task is cancelled, the
-        producer goes on closing in the background.
+        producer continues to close in the background.
         """
         if self._closing is None:
             self._here("close")
@@ -330,7 +334,7 @@ class AIOProducer:
     # On the loop's thread
 
     def _here(self, method: str) -> asyncio.AbstractEventLoop:
-        """Returns the running loop, if a method may be called on it."""
+        """Returns the running loop, or raises if a method may not be called on it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise RuntimeError(f"{method}() on another loop than the one on which the AIOProducer was made")
@@ -346,7 +350,7 @@ class AIOProducer:
             self._resolve()
 
     def _named(self, method: str) -> str:
-        """The name of a thread."""
+        """Returns the name of a method's thread."""
         return f"cyproducer-aio-{method} | {self._client_id}"
 
     def _reported(self) -> None:
@@ -356,7 +360,7 @@ class AIOProducer:
         self._resolve()
 
     def _resolve(self) -> None:
-        """Sets the futures of the records whose outcome is known, and wakes up the tasks that wait."""
+        """Sets the futures of the records whose outcome is known, and wakes the waiting tasks."""
         if self._producer._queue is None or not (resolved := self._producer._resolve()):
             return
         self._unpolled += resolved
@@ -368,7 +372,7 @@ class AIOProducer:
         """Waits for reports, up to ``seconds``."""
         if self._pulse is None:
             self._pulse = self._loop.create_future()
-        # Unlike wait_for(), does not cancel the future, for which other tasks may wait.
+        # Unlike wait_for(), this does not cancel the future, which other tasks may be awaiting.
         await asyncio.wait([self._pulse], timeout=seconds)
 
     def _tick(self) -> None:
@@ -380,10 +384,10 @@ class AIOProducer:
 
 
 class _Callbacks:
-    """Calls the program's functions, and runs its coroutine functions as tasks of the running loop."""
+    """Calls the application's functions, and runs its coroutine functions as tasks of the running loop."""
 
     def __init__(self) -> None:
-        # A loop refers to its tasks weakly.
+        # A loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:

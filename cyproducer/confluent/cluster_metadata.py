@@ -1,7 +1,7 @@
-"""What ``list_topics()`` returns, with confluent-kafka's classes and attributes.
+"""The result of ``list_topics()``, with confluent-kafka's classes and attributes.
 
-Owns these classes and how a Metadata response becomes them. Any thread may call; the objects are the
-caller's.
+Owns these classes and their construction from a Metadata response. Any thread may call; the objects belong
+to the caller.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ class TopicMetadata:
 
 
 class ClusterMetadata:
-    """The brokers by id and the topics by name; ``orig_broker_...`` is the broker that has answered."""
+    """The brokers by id and the topics by name; ``orig_broker_...`` is the broker that answered."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None
@@ -77,7 +77,7 @@ class ClusterMetadata:
 
 
 def cluster_metadata(listing: ApplicationRequest) -> ClusterMetadata:
-    """Returns what a Metadata response says."""
+    """Returns the contents of a Metadata response."""
     response = listing.response
     found = ClusterMetadata()
     found.cluster_id = response.cluster_id

@@ -1,14 +1,14 @@
 """Translates librdkafka's options into those of ``KafkaProducer``.
 
-Owns ``translated``, the values that mean something else here, and the options that ``cyproducer.confluent``
-itself carries out (``Settings``). Does not own the table of names (``config.other_clients``). Immutable; any
+Owns ``translated``, the values with another meaning here, and the options that ``cyproducer.confluent``
+implements itself (``Settings``). Does not own the table of names (``config.other_clients``). Immutable; any
 thread may call.
 
-What it leaves to ``KafkaProducer`` is checked there. Where an option is not given, librdkafka's default
-counts if a program would notice the difference: 5 minutes for delivery (with transactions
+The options passed on to ``KafkaProducer`` are validated there. For an option that is not given, librdkafka's
+default applies if an application would notice the difference: 5 minutes for delivery (with transactions
 ``transaction.timeout.ms``), 5 ms of linger, batches of 1 MB, a queue of 100,000 records and 1 GiB, partitions
-by CRC32. The others are this package's: idempotence is on, unless another option conflicts with it, and
-connections are retried as always.
+by CRC32. The other defaults are this package's: idempotence is on, unless another option conflicts with it,
+and connections are retried as always.
 """
 
 import logging
@@ -26,7 +26,7 @@ from cyproducer.records.codecs import BY_NAME
 
 _MESSAGE_TIMEOUT_MS: Final = 300000
 
-#: librdkafka's defaults of options that ``KafkaProducer`` has too.
+#: librdkafka's defaults for options that ``KafkaProducer`` also has.
 _DEFAULTS: Final[dict[str, Any]] = {
     "linger_ms": 5,
     "batch_size": 1000000,
@@ -44,7 +44,7 @@ _PARTITIONERS: Final = (
     "fnv1a_random",
 )
 
-#: Options of ``KafkaProducer`` whose work ``cyproducer.confluent`` does, or has no place for.
+#: Options of ``KafkaProducer`` that ``cyproducer.confluent`` implements itself, or does not support.
 _NOT_HERE: Final = frozenset(
     {
         "buffer_memory",
@@ -60,7 +60,8 @@ _CALLBACKS: Final = ("on_delivery", "error_cb", "stats_cb", "throttle_cb", "oaut
 
 
 class Settings(NamedTuple):
-    """What ``cyproducer.confluent`` itself does. Callbacks are None if not given; durations in seconds."""
+    """The options implemented by ``cyproducer.confluent``. Callbacks default to None; durations in
+    seconds."""
 
     on_delivery: Callable[..., Any] | None
     error_cb: Callable[..., Any] | None
@@ -73,18 +74,18 @@ class Settings(NamedTuple):
     stats_every_s: float
     credentials: "Credentials"
     for_consumers: tuple[str, ...]
-    """Options that were given and that a producer has no use for."""
+    """The given options that a producer ignores."""
 
 
 class Credentials:
-    """The user and password of SASL, which ``set_sasl_credentials`` changes. Shows neither."""
+    """The SASL username and password, which ``set_sasl_credentials`` changes. Its repr shows neither."""
 
     def __init__(self, username: str | None, password: Secret | None) -> None:
-        #: Replaced as a whole, so that no authentication takes one of each.
+        #: Replaced as a whole, so that no authentication mixes an old and a new value.
         self.pair = (username, password)
 
     def username(self) -> str | None:
-        """Returns the user."""
+        """Returns the username."""
         return self.pair[0]
 
     def password(self) -> str | None:
@@ -93,12 +94,12 @@ class Credentials:
         return None if password is None else password.reveal()
 
 
-#: Options that only librdkafka has, and that may be credentials.
+#: Options that only librdkafka has, and that may contain credentials.
 _SECRETS: Final = ("sasl.oauthbearer.config", "sasl.oauthbearer.assertion.private.key.pem")
 
 
 def hide(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with passwords and keys as ``Secret``: see ``config.hide``."""
+    """Returns the options with passwords and keys wrapped in ``Secret``: see ``config.hide``."""
     return {name: _hidden(name, value) for name, value in conf.items()}
 
 
@@ -117,7 +118,7 @@ def refused(name: str, why: str) -> KafkaException:
 
 
 def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
-    """Returns the options of ``KafkaProducer``, and the others.
+    """Returns the options of ``KafkaProducer``, and the settings of this module.
 
     Raises:
         KafkaException: an option is unknown, can't be translated, or has a value that is not allowed.
@@ -140,7 +141,7 @@ def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
         own[name] = None if value is None else read(name, value)
     settings = _settings(own)
     options["buffer_memory"] = settings.most_bytes
-    # The bound is most_messages, which includes the records that wait for poll().
+    # The bound is most_messages, which includes the records waiting for poll().
     options["max_pending_callbacks"] = 2**31 - 1
     _set_timeouts(options, own)
     _set_network(options, own)
@@ -150,7 +151,7 @@ def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
 
 
 def _sort(name: str, value: Any, options: dict[str, Any], own: dict[str, Any]) -> None:
-    """Puts an option where it belongs, by the name it has there."""
+    """Adds an option to ``options`` or ``own``, under the name that it has there."""
     other = OTHER_NAMES.get(name)
     if other is None or other.client != "librdkafka":
         known = option_name(name)
@@ -205,7 +206,8 @@ def _settings(own: dict[str, Any]) -> Settings:
 
 
 def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
-    """A record may take ``message.timeout.ms`` for everything, however long one request may take."""
+    """Sets the timeouts: ``message.timeout.ms`` bounds a record's whole delivery, whatever one request
+    takes."""
     name = "delivery.timeout.ms" if "delivery_timeout_ms" in options else "message.timeout.ms"
     given = options.pop("delivery_timeout_ms", own["message.timeout.ms"])
     if "transactional_id" in options:
@@ -222,12 +224,12 @@ def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
     request = _number("request.timeout.ms", request, 1, 900_000)
     options["delivery_timeout_ms"] = timeout
     options["request_timeout_ms"] = max(1, int(min(request, timeout - linger)))
-    # Records whose topic is not known yet wait as long as any.
+    # Records whose topic is not known yet wait as long as any other.
     options["max_block_ms"] = timeout
 
 
 def _within_transaction(name: str, given: Any, options: dict[str, Any]) -> Any:
-    """A record's time ends with that of its transaction, if it has one of its own; 0: it has none."""
+    """Returns a record's timeout, which must not exceed its transaction's; 0: the record has none."""
     default = OPTIONS_BY_NAME["transaction_timeout_ms"].default
     whole = _number("transaction.timeout.ms", options.get("transaction_timeout_ms", default), 1, 2**31 - 1)
     if given is None:
@@ -268,7 +270,7 @@ def _set_security(options: dict[str, Any], own: dict[str, Any], credentials: Cre
         options["ssl_check_hostname"] = False
     provider, text = own.get("oauth_cb"), own.get("sasl.oauthbearer.config", "")
     if options.get("ssl_cafile") == "probe":
-        # The system's, which is the default.
+        # The system's certificates, which are the default.
         del options["ssl_cafile"]
     if provider is not None:
         options["sasl_oauth_token_provider"] = lambda _: provider(
@@ -279,8 +281,8 @@ def _set_security(options: dict[str, Any], own: dict[str, Any], credentials: Cre
 
 
 def _unverified(options: dict[str, Any]) -> Any:
-    """A context from the ``ssl_*`` options that accepts every certificate."""
-    # Imported here: most producers have no such context.
+    """Returns a context from the ``ssl_*`` options that accepts every certificate."""
+    # Imported here, because most producers need no such context.
     import ssl
 
     from cyproducer.security.tls_context import make_context
@@ -296,7 +298,8 @@ def _unverified(options: dict[str, Any]) -> Any:
 
 
 def _set_compression(options: dict[str, Any]) -> None:
-    """librdkafka takes a level for any codec, also for those that have none; -1 is the codec's default."""
+    """Removes a level from codecs without levels: librdkafka accepts one for any codec, and -1 as the
+    default."""
     codec = str(options.get("compression_type", "none")).lower()
     if codec == "inherit":
         del options["compression_type"]
@@ -337,7 +340,7 @@ def _method(name: str, value: Any) -> str:
     return method
 
 
-#: Options that ``KafkaProducer`` does not have: the parser, and librdkafka's default (None: depends).
+#: Options missing in ``KafkaProducer``: their parser and librdkafka's default (None: set elsewhere).
 _OWN: Final[dict[str, tuple[Callable[[str, Any], Any], Any]]] = {
     "delivery.report.only.error": (_flag, False),
     "enable.ssl.certificate.verification": (_flag, True),

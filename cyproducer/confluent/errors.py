@@ -1,8 +1,9 @@
-"""librdkafka's error codes, and the exceptions and error objects that confluent-kafka's API has.
+"""librdkafka's error codes, and the exceptions and error objects of confluent-kafka's API.
 
-Owns ``KafkaError``, ``KafkaException`` with its subclasses, and what this package's own exceptions become.
-Works without confluent-kafka; where a program imports it too, ``except confluent_kafka.KafkaException``
-catches these (``cyproducer.errors.other_clients``). Immutable; any thread may call.
+Owns ``KafkaError``, ``KafkaException`` with its subclasses, and the translation of this package's exceptions.
+Works without confluent-kafka; if the application imports it as well, ``except
+confluent_kafka.KafkaException`` catches these (``cyproducer.errors.other_clients``). Immutable; any thread
+may call.
 """
 
 import builtins
@@ -13,7 +14,7 @@ from cyproducer import errors
 from cyproducer.control.transaction_calls import State
 from cyproducer.errors.other_clients import adopt
 
-# What programs compare texts with. The others are made from the name.
+# Texts that applications compare. The others are derived from the name.
 _TEXTS: Final = {
     "_MSG_TIMED_OUT": "Message timed out",
     "_ALL_BROKERS_DOWN": "All broker connections are down",
@@ -32,10 +33,10 @@ _TEXTS: Final = {
 
 
 class KafkaError:
-    """An error as callbacks get it and ``KafkaException`` has it; confluent-kafka's ``KafkaError``.
+    """The error that callbacks receive and ``KafkaException`` holds; confluent-kafka's ``KafkaError``.
 
-    Equal to another one, and to an int, with the same code. Codes below 0 are the client's, the others the
-    brokers'. Thread-safe.
+    Compares equal to a ``KafkaError`` or an int with the same code. Codes below 0 are the client's, the
+    others the brokers'. Thread-safe.
     """
 
     _BAD_MSG: Final = -199
@@ -239,11 +240,11 @@ class KafkaError:
     ) -> None:
         """
         Args:
-            error: the code.
-            reason: the text; None: that of the code.
-            fatal: whether the producer can't be used any more.
-            retriable: whether the same may succeed later.
-            txn_requires_abort: whether the transaction must be aborted.
+                error: the code.
+                reason: the text; None: the default text of the code.
+                fatal: whether the producer can no longer be used.
+                retriable: whether the same operation may succeed later.
+                txn_requires_abort: whether the transaction must be aborted.
         """
         self._code = int(error)
         self._reason = reason
@@ -260,15 +261,15 @@ class KafkaError:
         return _NAMES.get(self._code, f"ERR_{self._code}?")
 
     def str(self) -> builtins.str:
-        """What happened, in words."""
+        """A description of the error."""
         return text_of(self._code) if self._reason is None else self._reason
 
     def fatal(self) -> bool:
-        """Whether the producer can't be used any more."""
+        """Whether the producer can no longer be used."""
         return self._fatal
 
     def retriable(self) -> bool:
-        """Whether the same may succeed later."""
+        """Whether the same operation may succeed later."""
         return self._retriable
 
     def txn_requires_abort(self) -> bool:
@@ -333,27 +334,27 @@ def text_of(code: int) -> str:
     if code < -1:
         return f"Local: {_TEXTS.get(name) or name.strip('_').replace('_', ' ').capitalize()}"
     known = errors.kafka_errors.get(code)
-    # A broker's unknown code has got a class of its own.
+    # An unknown broker code has its own class.
     if code == 0 or known is None or issubclass(known, errors.UnrecognizedBrokerError):
         return "Success" if code == 0 else f"Err-{code}?"
     return f"Broker: {known.description or name.replace('_', ' ').capitalize()}"
 
 
 class _Root(Exception):
-    """Nothing but a base: Python cannot give a class whose only base is ``Exception`` another one."""
+    """Only a base: Python can't change the bases of a class whose only base is ``Exception``."""
 
 
-#: Whether confluent-kafka's classes are bases by now.
+#: The confluent-kafka modules whose classes are already bases.
 _adopted: set[str] = set()
 
 _THEIRS: Final = ("confluent_kafka.cimpl", "confluent_kafka.serialization", "confluent_kafka.error")
 
 
 class KafkaException(_Root):
-    """What methods raise; its only argument is the ``KafkaError``."""
+    """The exception that methods raise; its only argument is the ``KafkaError``."""
 
     def __init__(self, *args: Any) -> None:
-        # Not super(): confluent-kafka's class, which takes other arguments, may be next.
+        # Not super(): the next class may be confluent-kafka's, which takes other arguments.
         Exception.__init__(self, *args)
         for module in _THEIRS:
             if module not in _adopted and module in sys.modules and adopt(KafkaException, module):
@@ -365,7 +366,7 @@ class SerializationError(KafkaException):
 
 
 class ProduceError(KafkaException):
-    """A record was not accepted. ``exception`` is what was raised, ``kafka_message`` is None."""
+    """A record was not accepted. ``exception`` is the original exception, ``kafka_message`` is None."""
 
     def __init__(self, kafka_error: KafkaError, exception: Exception | None = None) -> None:
         KafkaException.__init__(self, kafka_error)
@@ -380,7 +381,7 @@ class ProduceError(KafkaException):
 
     @property
     def name(self) -> str:
-        """The name of its code."""
+        """The name of the ``KafkaError``'s code."""
         name: str = self.args[0].name()
         return name
 
@@ -400,10 +401,10 @@ class ValueSerializationError(ProduceError, SerializationError):
 
 
 class PurgedError(errors.KafkaError):
-    """The error of a record that ``purge()`` gave up, inside this package."""
+    """The error, inside this package, of a record that ``purge()`` dropped."""
 
 
-# The first that fits, before the codes of brokers.
+# The first match wins; checked before the codes of brokers.
 _CODES: Final = (
     (PurgedError, KafkaError._PURGE_QUEUE),
     (errors.TransactionAbortedError, KafkaError._PURGE_QUEUE),
@@ -422,7 +423,7 @@ _CODES: Final = (
 
 
 def error_of(cause: BaseException) -> KafkaError:
-    """Returns what an exception of this package becomes."""
+    """Translates an exception of this package."""
     code = next((code for kind, code in _CODES if isinstance(cause, kind)), None)
     if code == KafkaError._PURGE_QUEUE and getattr(cause, "maybe_written", False):
         code = KafkaError._PURGE_INFLIGHT
@@ -439,7 +440,7 @@ def error_of(cause: BaseException) -> KafkaError:
 def refusal_of(cause: errors.KafkaError) -> KafkaError:
     """Returns the error of ``produce()`` for a record that was not accepted.
 
-    Of a transaction that has failed it says what must be done, not what the reason was, as librdkafka does.
+    If its transaction has failed, the error states the required action, not the cause, as in librdkafka.
     """
     if isinstance(cause, errors.AbortableError):
         return KafkaError(
@@ -451,11 +452,11 @@ def refusal_of(cause: errors.KafkaError) -> KafkaError:
 
 
 def transaction_error_of(cause: BaseException, state: State) -> KafkaError:
-    """Returns the error of a call for transactions.
+    """Returns the error of a transactional call.
 
     Args:
-        cause: what the call of ``KafkaProducer`` has raised.
-        state: that of the producer's transactions after the call.
+        cause: the exception that the call of ``KafkaProducer`` raised.
+        state: the producer's transaction state after the call.
     """
     retriable = isinstance(cause, errors.KafkaTimeoutError)
     fatal = isinstance(cause, errors.ApplicationRecoverableError) or state is State.FATAL_ERROR
@@ -474,7 +475,7 @@ def transaction_error_of(cause: BaseException, state: State) -> KafkaError:
     elif fatal:
         code = KafkaError._FATAL
     elif isinstance(cause, errors.AbortableError):
-        # A record was not delivered, for a reason of the client's.
+        # A record was not delivered, for a reason on the client's side.
         code = KafkaError._INCONSISTENT
     else:
         code = error_of(cause).code()

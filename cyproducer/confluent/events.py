@@ -1,7 +1,7 @@
-"""What ``poll()`` reports besides deliveries: errors, throttling, statistics and log lines.
+"""The events that ``poll()`` reports besides deliveries: errors, throttling, statistics and log lines.
 
-Owns when each callback is due, and what it gets. Does not own calling ``poll()``, or what is counted. Nothing
-here runs on the sender's thread: ``poll()`` compares what the producer knows with what it has told. Of
+Owns when each callback is due, and its arguments. Does not own calling ``poll()``, or the counters. Nothing
+here runs on the sender's thread: ``poll()`` compares the producer's state with what was reported before. Of
 several failures between two calls it reports the last. Thread-safe: each event is reported once.
 """
 
@@ -22,11 +22,11 @@ from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, tr
 from cyproducer.control.transaction_calls import State
 
 _MOST_LINES: Final = 1000
-"""Log lines that are kept for ``poll()``: with more, the oldest are dropped."""
+"""The number of log lines kept for ``poll()``; beyond it, the oldest are dropped."""
 
 
 class ThrottleEvent:
-    """A broker's throttling; ``throttle_time`` is in seconds."""
+    """A broker's throttling notice; ``throttle_time`` is in seconds."""
 
     def __init__(self, broker_name: str, broker_id: int, throttle_time: float) -> None:
         self.broker_name = broker_name
@@ -60,7 +60,7 @@ class Events:
         self._stats_due = self._began + settings.stats_every_s
         self._told_failure: Any = None
         self._all_down = False
-        #: Broker -> until when the program knows that it throttles.
+        #: Broker -> the end of its throttling as last reported.
         self._throttled: dict[str, float] = {}
         self._lines: _Lines | None = None
         self.renew()
@@ -68,9 +68,9 @@ class Events:
         if settings.logger is not None:
             self._lines = _Lines(client_id)
             logging.getLogger("cyproducer").addHandler(self._lines)
-            # A producer that is not closed ends without a call.
+            # A producer that is not closed is freed without a call of close().
             weakref.finalize(self, logging.getLogger("cyproducer").removeHandler, self._lines).atexit = False
-        #: Whether there is anything to look for.
+        #: Whether any event needs to be checked for.
         self.wanted = (
             settings.error_cb is not None
             or settings.throttle_cb is not None
@@ -79,16 +79,16 @@ class Events:
         )
 
     def renew(self) -> None:
-        """For a forked child too, where no thread would release the lock."""
-        # Held while an event is chosen, not while it is told.
+        """Resets the state, also in a forked child, where no thread would release the lock."""
+        # Held while an event is chosen, not while it is reported.
         self._lock = threading.Lock()
-        #: Whether a call has raised that the producer can do no more transactions.
+        #: Whether a call has raised the error that ends transactions for good.
         self.told_fatal = False
 
     def raise_fatal(self, runtime: Runtime) -> None:
-        """Raises the error that the transactions have failed with for good, unless the program knows it.
+        """Raises the fatal error of the transactions, unless a call has already raised it.
 
-        ``error_cb`` does not get it, as with confluent-kafka.
+        ``error_cb`` does not get this error, as with confluent-kafka.
         """
         transactions = runtime.client.transaction_client
         if transactions is None or transactions.machine.state is not State.FATAL_ERROR:
@@ -99,18 +99,18 @@ class Events:
             raise KafkaException(transaction_error_of(transactions.machine.refusal(), State.FATAL_ERROR))
 
     def close(self) -> None:
-        """Ends the forwarding of log lines."""
+        """Stops forwarding log lines."""
         if self._lines is not None:
             logging.getLogger("cyproducer").removeHandler(self._lines)
 
     def due_s(self) -> float:
-        """Returns the seconds until statistics are due; infinity without them."""
+        """Returns the seconds until statistics are due; infinity if there are none."""
         if self._settings.stats_cb is None or not self._settings.stats_every_s:
             return waitable(float("inf"))
         return max(0.0, self._stats_due - monotonic_s())
 
     def serve(self, runtime: Runtime, outstanding: int) -> int:
-        """Calls the callbacks that are due; returns how many. An exception in one leaves the later ones."""
+        """Runs the callbacks that are due; returns how many. If one raises, the later ones stay due."""
         with self._lock:
             self._look_for_errors(runtime)
             self._look_for_throttling(runtime)
@@ -151,7 +151,7 @@ class Events:
         now = monotonic_s()
         throttling = runtime.client.throttling()
         for name, node_id, left_s in throttling:
-            # The same one, seen again: it ends when it was to end.
+            # The same throttling, seen again: its end has not moved.
             if now + left_s > self._throttled.get(name, 0.0) + 0.01:
                 self._throttled[name] = now + left_s
                 event = ThrottleEvent(name, node_id, left_s)
@@ -162,13 +162,13 @@ class Events:
         now = monotonic_s()
         if call is None or not every_s or now < self._stats_due:
             return
-        # Not one for each interval that passed without a call.
+        # Only one report, not one for each interval that passed without a call.
         self._stats_due = now + every_s
         text = json.dumps(self._statistics(runtime, outstanding, now))
         self._calls.append(lambda: call(text))
 
     def _statistics(self, runtime: Runtime, outstanding: int, now: float) -> dict[str, Any]:
-        """The fields of librdkafka's statistics that have a value here."""
+        """Returns the fields of librdkafka's statistics that have a value here."""
         view = runtime.client.view
         counted = runtime.registry().snapshot() if runtime.config.metrics_enabled else {}
         producer = counted.get("producer-metrics", {})

@@ -1,7 +1,7 @@
-"""``Producer``: confluent-kafka's producer over ``KafkaProducer``.
+"""``Producer``: confluent-kafka's producer on top of ``KafkaProducer``.
 
-Owns its methods apart from ``produce`` (``reports``), and its lifetime. Does not own options
-(``configuration``) or the events besides deliveries (``events``). Thread-safe: callbacks run on the thread
+Owns its methods except ``produce`` (``reports``), and its lifetime. Does not own options
+(``configuration``) or the events other than deliveries (``events``). Thread-safe: callbacks run on the thread
 that calls ``poll``, ``flush`` or ``close``.
 """
 
@@ -38,14 +38,14 @@ from cyproducer.records.topic_names import legal_topic
 log = logging.getLogger("cyproducer")
 
 _SLICE_S: Final = 0.1
-"""How long a wait goes on before signals and other events are looked at."""
+"""How long a wait lasts before it checks for signals and other events."""
 _PURGE_S: Final = 10.0
-"""How long ``purge()`` waits for the sender thread, which only has to be scheduled."""
+"""How long ``purge()`` waits for the sender thread, which only needs to be scheduled."""
 _CLOSED: Final = "Producer has been closed"
 
 
 class _NoThread(CallbackThread):
-    """In place of the callback thread: ``poll()`` empties the queue."""
+    """Replaces the callback thread: ``poll()`` empties the queue."""
 
     def __init__(self, queue: ReportQueue) -> None:
         self.queue = queue
@@ -66,7 +66,7 @@ class _NoThread(CallbackThread):
 
 
 class _Runtime(Runtime):
-    """A runtime that calls the callbacks before a transaction ends on the thread that ends it."""
+    """A runtime that runs the callbacks before a transaction ends, on the thread that ends it."""
 
     #: ``Producer.flush``.
     flush_reports: Callable[[float], int]
@@ -99,23 +99,23 @@ class _Engine(KafkaProducer):
         return runtime
 
     def _note_refused(self, error: object) -> None:
-        """Nothing: ``produce()`` raises the error, so that the caller knows which record is not in the
-        transaction."""
+        """Does nothing: ``produce()`` raises the error, so the caller knows which record the transaction
+        misses."""
 
     def _refresh_soon(self, topic: str) -> None:
-        """Asks for a topic's metadata, without waiting for it."""
+        """Requests a topic's metadata without waiting for it."""
         with suppress(errors.KafkaTimeoutError):
             self._runtime.client.refresh_topic(legal_topic(topic), 0.0)
 
 
 class _OneCall:
-    """Lets one call for transactions in at a time, as librdkafka does. Thread-safe.
+    """Admits one transactional call at a time, as librdkafka does. Thread-safe.
 
-    After a timeout the same call must be repeated before any other, unless it was for offsets.
+    After a timeout the same call must be repeated before any other, except for a call that sends offsets.
     """
 
     def __init__(self) -> None:
-        # Held while the fields are changed.
+        # Held while the fields change.
         self._lock = threading.Lock()
         self._name = ""
         self._active = False
@@ -148,26 +148,26 @@ class _OneCall:
 
 
 class Producer(ProducePath):
-    """confluent-kafka's ``Producer``, over this package's ``KafkaProducer``.
+    """confluent-kafka's ``Producer`` on top of this package's ``KafkaProducer``.
 
     ``Producer(conf)``, ``Producer(conf, **more)`` or ``Producer(**conf)``, with librdkafka's option names.
-    Raises ``KafkaException`` if an option is unknown or can't be translated, and TypeError without options or
-    for a callback that is not callable. ``docs/migration.md`` says what happens to each option, and what
-    differs. ``kafka_producer`` is the ``KafkaProducer``, for ``metrics()``.
+    Raises ``KafkaException`` if an option is unknown or can't be translated, and TypeError if there are no
+    options or a callback is not callable. ``docs/migration.md`` explains how each option is handled, and
+    lists the differences. ``kafka_producer`` is the underlying ``KafkaProducer``, for ``metrics()``.
     """
 
     _events: Events = None  # type: ignore[assignment]  # until the constructor has made the engine
     _one_call: _OneCall
 
     def __init__(self, *conf: Mapping[str, Any], **more: Any) -> None:
-        # First: the variables are in the frames of what is raised.
+        # First, because tracebacks keep these variables in their frames.
         conf, more = tuple(hide(each) if isinstance(each, Mapping) else each for each in conf), hide(more)
         if self._path() is not None:
             raise RuntimeError("Producer already initialized")
         if len(conf) > 1 or (conf and not isinstance(conf[0], Mapping)) or not (conf or more):
             raise TypeError("expected configuration dict")
         options, settings = translated({**(conf[0] if conf else {}), **more})
-        # Weakly: the engine would be part of a reference cycle, and end late.
+        # A weak reference: otherwise the engine would be part of a reference cycle and be freed late.
         me = weakref.ref(self)
 
         def on_queue(queue: ReportQueue) -> None:
@@ -189,7 +189,7 @@ class Producer(ProducePath):
         self._credentials = settings.credentials
         self._events = Events(settings, engine.config.client_id)
         for name in settings.for_consumers:
-            # As one text, which begins with the prefix: the option logger gets these.
+            # One text that begins with the prefix: the logger of the ``logger`` option receives such lines.
             text = f"option {name!r} is for consumers: a producer ignores it"
             log.warning(line_prefix(engine.config.client_id) + text)
         self._open(
@@ -202,7 +202,7 @@ class Producer(ProducePath):
 
     @property
     def kafka_producer(self) -> KafkaProducer:
-        """The producer that does the work. Closing it, or sending with it, is not foreseen."""
+        """The underlying producer. Closing it or sending with it is not supported."""
         return self._engine()
 
     def _engine(self) -> _Engine:
@@ -216,7 +216,7 @@ class Producer(ProducePath):
     # Events
 
     def _poll(self, timeout: float) -> int:
-        """``poll()``, in general."""
+        """The general path of ``poll()``."""
         engine = self._engine()
         deadline = _deadline(timeout)
         while True:
@@ -227,10 +227,11 @@ class Producer(ProducePath):
             self._wait(min(left, _SLICE_S, self._events.due_s()))
 
     def flush(self, timeout: float = -1) -> int:
-        """Sends everything at once, and waits up to ``timeout`` seconds (below 0: forever) for all reports.
+        """Sends everything immediately and waits up to ``timeout`` seconds (below 0: forever) for all
+        reports.
 
-        Calls the callbacks meanwhile. Returns ``len()``: 0 if everything is delivered or has failed. Raises
-        what callbacks raise, and what ``poll()`` does.
+        Runs the callbacks while it waits. Returns ``len()``, which is 0 if every record was delivered or has
+        failed. Raises the exceptions of callbacks and those of ``poll()``.
         """
         engine = self._engine()
         deadline = _deadline(timeout)
@@ -251,10 +252,10 @@ class Producer(ProducePath):
     # The queue
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Gives up the records that wait to be sent, or those in flight, or both.
+        """Drops the records that are queued, in flight, or both.
 
-        They fail with ``_PURGE_QUEUE`` or, if they may be in the log, ``_PURGE_INFLIGHT``; ``poll()`` or
-        ``flush()`` reports it. ``blocking``: wait until they have failed.
+        They fail with ``_PURGE_QUEUE`` or, if they may already be in the log, ``_PURGE_INFLIGHT``; ``poll()``
+        or ``flush()`` reports this. With ``blocking``, waits until they have failed.
         """
         client = self._engine()._runtime.client
         error = PurgedError("the program called purge()")
@@ -263,7 +264,8 @@ class Producer(ProducePath):
             done.wait(_PURGE_S)
 
     def __len__(self) -> int:
-        """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
+        """Returns the number of records that are queued, in flight, or waiting for ``poll()`` to report
+        them."""
         return self._outstanding()
 
     def __bool__(self) -> bool:
@@ -272,9 +274,10 @@ class Producer(ProducePath):
     # The cluster
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """Asks a broker for ``topic``, or for all topics; waits up to ``timeout`` seconds (below 0: forever).
+        """Requests metadata of ``topic``, or of all topics; waits up to ``timeout`` seconds (below 0:
+        forever).
 
-        Creates no topic. Raises ``KafkaException`` with ``_TRANSPORT`` if no broker has answered in time.
+        Does not create topics. Raises ``KafkaException`` with ``_TRANSPORT`` if no broker answers in time.
         """
         return self._listed(None if topic is None else [topic], timeout)
 
@@ -297,9 +300,9 @@ class Producer(ProducePath):
             raise KafkaException(error_of(error)) from error
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Sets the user and password for the next authentications; open connections stay.
+        """Sets the username and password for future authentications; open connections stay.
 
-        Without effect if ``sasl.username`` and ``sasl.password`` were not given.
+        Has no effect if ``sasl.username`` and ``sasl.password`` were not given.
         """
         for name, value in (("username", username), ("password", password)):
             if not isinstance(value, str):
@@ -314,30 +317,30 @@ class Producer(ProducePath):
     # Transactions
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Takes the ``transactional.id`` over; call it once, before the first transaction.
+        """Takes over the ``transactional.id``; call it once, before the first transaction.
 
         ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
 
-        Raises ``KafkaException``, as the other calls for transactions do. Its ``KafkaError`` says what to do:
-        ``retriable()``: call it again; ``txn_requires_abort()``: call ``abort_transaction()``; ``fatal()``:
-        make a new producer. After ``_TIMED_OUT`` the operation goes on, and every other call for transactions
-        raises ``_CONFLICT`` until this one was repeated. ``_STATE``: not now.
+        Like the other transactional calls, it raises ``KafkaException``, whose ``KafkaError`` says how to
+        recover. ``retriable()``: call it again; ``txn_requires_abort()``: call ``abort_transaction()``;
+        ``fatal()``: create a new producer. After ``_TIMED_OUT`` the operation continues, and every other
+        transactional call raises ``_CONFLICT`` until this one is repeated. ``_STATE``: not allowed now.
         """
         with self._transaction("init_transactions") as engine:
             engine.init_transactions(_within(timeout, 2 * engine.config.transaction_timeout_ms))
 
     def begin_transaction(self) -> None:
-        """Begins a transaction, to which all records belong that are produced until it is ended."""
+        """Begins a transaction, which includes all records that are produced until it ends."""
         with self._transaction("begin_transaction") as engine:
             engine.begin_transaction()
 
     def send_offsets_to_transaction(
         self, positions: list[Any], group_metadata: object, timeout: float = -1
     ) -> None:
-        """Commits positions of a consumer group with the transaction.
+        """Commits the offsets of a consumer group with the transaction.
 
-        ``positions``: a list of ``TopicPartition``, each with the next offset to read, as the consumer's
-        ``position()`` returns it. ``group_metadata``: what its ``consumer_group_metadata()`` returns.
+        ``positions`` is a list of ``TopicPartition``, each with the next offset to read, as the consumer's
+        ``position()`` returns it. ``group_metadata`` is the result of its ``consumer_group_metadata()``.
         ``timeout`` is in seconds; below 0: ``transaction.timeout.ms``.
         """
         with self._transaction("send_offsets_to_transaction") as engine:
@@ -348,23 +351,24 @@ class Producer(ProducePath):
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Waits until all records are delivered and reported, and commits them as one.
+        """Waits until all records are delivered and reported, then commits them atomically.
 
-        Calls the callbacks meanwhile. An exception in one ends the call before the commit: call it again, or
-        ``abort_transaction()``. ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
+        Runs the callbacks while it waits. An exception in one ends the call before the commit: call it again,
+        or ``abort_transaction()``. ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
         """
         with self._transaction("commit_transaction") as engine:
             try:
                 engine.commit_transaction(_within(timeout, 2 * engine.config.transaction_timeout_ms))
             except errors.AbortableError:
-                # A record that failed before this call made it fail at once: its report says which one.
+                # A record that failed earlier made this call fail immediately: its report identifies the
+                # record.
                 self._serve()
                 raise
 
     def abort_transaction(self, timeout: float = -1) -> None:
         """Aborts the transaction: consumers with ``read_committed`` never see its records.
 
-        Records that were not sent yet fail with ``_PURGE_QUEUE``. Calls the callbacks before it returns.
+        Records that were not sent yet fail with ``_PURGE_QUEUE``. Runs the callbacks before it returns.
         ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
         """
         with self._transaction("abort_transaction") as engine:
@@ -375,13 +379,13 @@ class Producer(ProducePath):
 
     @contextmanager
     def _transaction(self, name: str) -> Iterator[_Engine]:
-        """Around a call for transactions: one at a time, with confluent-kafka's errors."""
+        """Wraps a transactional call: admits one at a time and raises confluent-kafka's errors."""
         engine = self._engine()
         if engine.config.transactional_id is None:
             raise KafkaException(
                 KafkaError(KafkaError._NOT_CONFIGURED, f"{name}() needs the option transactional.id")
             )
-        # In a forked child this makes a new runtime, and a new _one_call.
+        # In a forked child this creates a new runtime and a new _one_call.
         transactions = engine._runtime.client.transaction_client
         assert transactions is not None
         with self._one_call(name):
@@ -397,10 +401,11 @@ class Producer(ProducePath):
     # The end
 
     def close(self) -> bool:
-        """Waits until everything is delivered or has failed, calls the callbacks, and ends the producer.
+        """Waits until every record is delivered or has failed, runs the callbacks, and closes the producer.
 
         ``message.timeout.ms`` bounds the wait. Idempotent. Returns True. If callbacks raise, the first
-        exception is raised after the end. Ctrl-C ends the wait; the records that are left are lost.
+        exception is raised after the producer is closed. Ctrl-C ends the wait; the remaining records are
+        lost.
         """
         engine = self._path()
         if engine is None:
@@ -442,6 +447,6 @@ def _deadline(timeout: float) -> float:
 
 
 def _within(timeout: float, default_ms: float) -> float:
-    """The seconds that a call for transactions may take."""
+    """Returns the seconds that a transactional call may take."""
     seconds = float(timeout)
     return default_ms / 1000 if seconds < 0 else seconds

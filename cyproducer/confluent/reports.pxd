@@ -11,7 +11,7 @@ cdef class Message:
     cdef object _value
     cdef object _headers
     cdef object _error
-    cdef object callback          # None, or what is called with the outcome
+    cdef object callback          # None, or a callable that is called with the outcome
     cdef int32_t _partition       # -1: none
     cdef int64_t _offset          # below 0: none
     cdef int32_t _timestamp_type
@@ -34,11 +34,11 @@ cdef class ProducePath:
     cdef readonly ReportQueue _queue
     cdef object default_callback  # for records that have none of their own
     cdef int64_t most             # records that may be without a report; 0: any number
-    cdef int64_t accepted         # records, since the queue was made
+    cdef int64_t accepted         # records since the queue was created
     cdef int64_t promised         # those of them with a callback
     cdef int64_t reports          # callbacks that have not run
     cdef bint only_errors
-    cdef bint only_reports        # poll() reports deliveries, and nothing else
+    cdef bint only_reports        # poll() reports only deliveries
     cdef bint moving              # a thread moves messages into the queue's `due`
     cdef object __weakref__
 

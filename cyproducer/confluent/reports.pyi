@@ -75,17 +75,18 @@ class ProducePath:
         callback: _OnDelivery | None = None,
         on_delivery: _OnDelivery | None = None,
     ) -> int:
-        """``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``, ``callback``,
-        ``headers`` and ``timestamp``, all optional.
+        """Calls ``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``,
+        ``callback``, ``headers`` and ``timestamp``, all optional.
 
         A message that is not accepted gets the ``KafkaError`` as its ``_error``; the others are sent. Returns
-        how many were accepted. Raises TypeError, before any is sent, if one has the wrong type.
+        the number of accepted messages. Raises TypeError, before any is sent, if one has the wrong type.
         """
     def poll(self, timeout: float = -1) -> int:
-        """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
+        """Runs the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
 
-        Returns how many it called. An exception in a callback ends the call; the other callbacks stay due.
-        Raises ``KafkaException`` once if the producer can do no more transactions and no call has said so.
+        Returns how many it ran. An exception in a callback ends the call; the other callbacks stay due.
+        Raises ``KafkaException`` once if the producer can't run further transactions and no other call has
+        raised this error.
         """
     def _use_queue(self, queue: ReportQueue) -> None: ...
     def _path(self) -> SendPath | None: ...

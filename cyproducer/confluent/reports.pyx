@@ -1,11 +1,11 @@
-"""``produce()`` of ``cyproducer.confluent.Producer``, and the delivery reports that ``poll()`` hands out.
+"""``produce()`` of ``cyproducer.confluent.Producer``, and the delivery reports that ``poll()`` delivers.
 
-Owns ``Message``, the queue of delivery reports, the count of records without one, and calling the callbacks.
-Does not own the producer's other methods (``producer.py``) or sending: ``produce()`` is ``send()`` that never
-waits.
+Owns ``Message``, the queue of delivery reports, the count of unreported records, and calling the callbacks.
+Does not own the producer's other methods (``producer.py``) or sending: ``produce()`` is a ``send()`` that
+never waits.
 
 The sender thread adds completed batches to the queue, as for any producer. There is no callback thread: the
-thread in ``poll()`` or ``flush()`` moves the messages of these batches into ``due``, and calls the callbacks
+thread in ``poll()`` or ``flush()`` moves the messages of these batches into ``due``, and runs the callbacks
 from there. So an exception in a callback leaves the later ones for the next call. Everything here runs with
 the GIL held, which guards all fields.
 """
@@ -53,9 +53,9 @@ cdef enum:
 @cython.binding(False)
 @cython.freelist(1024)
 cdef class Message:
-    """A record and its outcome, as delivery callbacks get it; confluent-kafka's ``Message``.
+    """A record and its outcome, as passed to delivery callbacks; confluent-kafka's ``Message``.
 
-    ``value()`` and ``key()`` are the bytes that were sent. ``headers()`` is the list of pairs that was sent.
+    ``value()`` and ``key()`` are the sent bytes. ``headers()`` is the sent list of pairs.
     The setters replace what the getters return. Not thread-safe.
     """
 
@@ -80,7 +80,7 @@ cdef class Message:
         self._delivery_count = -1 if delivery_count <= 0 else delivery_count
 
     cdef int settle(self, RecordFuture future, int64_t due_ns, ReportQueue queue) except -1:
-        """Fills in the outcome. ``due_ns``: when it was known."""
+        """Fills in the outcome. ``due_ns`` is the time at which it became known."""
         cdef int state = future._state()
         cdef Delivery* d = future.delivery
         cdef object cause
@@ -136,35 +136,35 @@ cdef class Message:
         return self._timestamp_type, self._timestamp_ms
 
     def latency(self):
-        """The seconds from ``produce()`` to the acknowledgement; None without one."""
+        """The seconds from ``produce()`` to the acknowledgement; None if there was none."""
         return self._latency_us / 1e6 if self._latency_us >= 0 else None
 
     def leader_epoch(self):
-        """For records that were consumed. None."""
+        """Only for consumed records; here always None."""
         return self._leader_epoch if self._leader_epoch >= 0 else None
 
     def delivery_count(self):
-        """For records that were consumed. None."""
+        """Only for consumed records; here always None."""
         return self._delivery_count if self._delivery_count > 0 else None
 
     def set_headers(self, headers):
-        """Replaces what ``headers()`` returns."""
+        """Replaces the result of ``headers()``."""
         self._headers = headers
 
     def set_key(self, key):
-        """Replaces what ``key()`` returns."""
+        """Replaces the result of ``key()``."""
         self._key = key
 
     def set_value(self, value):
-        """Replaces what ``value()`` returns."""
+        """Replaces the result of ``value()``."""
         self._value = value
 
     def set_topic(self, topic):
-        """Replaces what ``topic()`` returns."""
+        """Replaces the result of ``topic()``."""
         self._topic = topic
 
     def set_error(self, error):
-        """Replaces what ``error()`` returns."""
+        """Replaces the result of ``error()``."""
         self._error = error
 
     def __len__(self):
@@ -193,7 +193,7 @@ cdef class Message:
 
 
 cdef tuple _fields(Message m):
-    # Not the latency.
+    # Without the latency.
     return (
         m._topic, m._partition, m._offset, m._key, m._value, m._headers, m._error, m._leader_epoch,
         m._timestamp_ms,
@@ -226,13 +226,13 @@ cdef class ReportQueue(CompletionQueue):
 
 @cython.binding(False)
 cdef class ProducePath:
-    """The base class of ``Producer`` that implements ``produce()``, and hands out reports. Thread-safe."""
+    """The base class of ``Producer`` that implements ``produce()`` and delivers reports. Thread-safe."""
 
     def _open(
         self, SendPath path not None, *, on_delivery, bint only_errors, int64_t most, bint only_reports
     ):
-        """``on_delivery``: the callback of records that have none. ``only_errors``: it, and theirs, are only
-        called for errors. ``most``: how many records may be without a report; 0: any number.
+        """``on_delivery``: the callback of records that have none. ``only_errors``: it and the records' own
+        callbacks are only called for errors. ``most``: the limit on unreported records; 0: no limit.
         ``only_reports``: ``poll()`` has nothing else to report."""
         path.may_be_empty = True
         self.only_reports = only_reports
@@ -242,7 +242,7 @@ cdef class ProducePath:
         self.most = most
 
     def _use_queue(self, ReportQueue queue not None):
-        """Begins with an empty producer: in the constructor, and in a forked child on first use."""
+        """Starts with an empty queue: in the constructor, and on first use in a forked child."""
         self._queue = queue
         self.accepted = 0
         self.promised = 0
@@ -250,7 +250,7 @@ cdef class ProducePath:
         self.moving = False
 
     def _path(self):
-        """The producer that does the work; None if it is closed or was never made."""
+        """The underlying producer; None if it is closed or was never created."""
         return self.path
 
     def _shut(self):
@@ -271,12 +271,12 @@ cdef class ProducePath:
                 known. ``error`` is None or a ``KafkaError``.
             on_delivery: the same as ``callback``.
             timestamp: milliseconds since the epoch; 0: now.
-            headers: a dict, or a list of (name, value) pairs; values are str, bytes or None.
+                headers: a dict, or a list of (name, value) pairs; values are str, bytes or None.
 
         Raises:
-            BufferError: ``queue.buffering.max.messages`` records are without a report, or
-                ``queue.buffering.max.kbytes`` are in use. Call ``poll()`` and try again.
-            KafkaException: for everything else, with the ``KafkaError`` as its argument.
+                BufferError: ``queue.buffering.max.messages`` records are unreported, or
+                    ``queue.buffering.max.kbytes`` are in use. Call ``poll()`` and try again.
+                KafkaException: any other error, with the ``KafkaError`` as its argument.
             TypeError: an argument has the wrong type.
             RuntimeError: the producer is closed.
         """
@@ -335,18 +335,18 @@ cdef class ProducePath:
         while future._state() == PENDING:
             if list_callback(future.delivery, future):
                 return 0
-        # The outcome was known before anybody could be told.
+        # The outcome was already known, so no completion will run this callback.
         future.callbacks = None
         message.settle(future, cyp_monotonic_ns(), self._queue)
         self._queue.due.append(message)
         return 0
 
     def produce_batch(self, topic, messages, partition=-1, callback=None, on_delivery=None):
-        """``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``, ``callback``,
-        ``headers`` and ``timestamp``, all optional.
+        """Calls ``produce()`` for each of ``messages``: dicts with ``value``, ``key``, ``partition``,
+        ``callback``, ``headers`` and ``timestamp``, all optional.
 
         A message that is not accepted gets the ``KafkaError`` as its ``_error``; the others are sent. Returns
-        how many were accepted. Raises TypeError, before any is sent, if one has the wrong type.
+        the number of accepted messages. Raises TypeError, before any is sent, if one has the wrong type.
         """
         cdef dict message
         cdef list given
@@ -358,11 +358,9 @@ cdef class ProducePath:
             raise TypeError(f"partition: must be int, not {type(partition).__name__}")
         if not isinstance(messages, list):
             raise TypeError(f"messages must be a list, not {type(messages).__name__}")
-        # Not only because of forks: a closed producer also refuses an empty list.
+        # Not only because of forks: a closed producer must reject an empty list as well.
         (<object>self)._engine()
-        # Not send_many(): each message has its own callback, and is refused without the others. The dicts
-        # cost 0.05 us per message over produce() (perf/README.md).
-        # A copy: the list may change in another thread after the check.
+        # A copy, because another thread may change the list after the check.
         given = list(messages)
         for index, each in enumerate(given):
             check_message(index, each)
@@ -383,11 +381,11 @@ cdef class ProducePath:
         return accepted
 
     cdef object refused(self, object what):
-        """The exception that ``produce()`` raises for a record that ``send()`` has refused."""
+        """Returns the exception that ``produce()`` raises for a record that ``send()`` rejected."""
         topic, error = what
         if isinstance(error, WouldBlock):
             if error.what == "partition":
-                # It may be newer than the metadata: the next call finds it.
+                # The partition may be newer than the metadata: the next call finds it.
                 (<object>self.path)._refresh_soon(topic)
                 return KafkaException(
                     KafkaError(KafkaError._UNKNOWN_PARTITION, f"Unable to produce message to {topic!r}")
@@ -400,7 +398,7 @@ cdef class ProducePath:
         if isinstance(error, errors.ProducerClosedError):
             return RuntimeError(f"Producer has been closed: {error}")
         if isinstance(error, errors.BufferExhaustedError):
-            # Not even an empty queue has room for it.
+            # The record does not fit even into an empty queue.
             return KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, str(error)))
         if isinstance(error, errors.KafkaError):
             return KafkaException(refusal_of(error))
@@ -409,7 +407,7 @@ cdef class ProducePath:
         return error
 
     cdef int64_t unreported(self) noexcept:
-        """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
+        """Returns the number of records queued, in flight, or waiting for ``poll()`` to report them."""
         cdef const int64_t* total
         cdef int64_t waiting
         if self.path is None or self._queue is None or self.path.process != process:
@@ -421,21 +419,21 @@ cdef class ProducePath:
             self.accepted - total[RECORDS_SENT] - total[RECORDS_FAILED]
             + cyp_load64(&self._queue.entries.backlog) + len(self._queue.due)
         )
-        # A batch is counted as sent a moment before its reports are in the queue, or after.
+        # A batch is counted as sent slightly before or after its reports enter the queue.
         return max(waiting, self.reports, 0)
 
     def _outstanding(self):
-        """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
+        """Returns the number of records queued, in flight, or waiting for ``poll()`` to report them."""
         return self.unreported()
 
     def _serve(self):
-        """Calls the callbacks that are due; returns how many. An exception in one leaves the later ones."""
+        """Runs the callbacks that are due; returns how many. If one raises, the later ones stay due."""
         cdef Message message
         cdef int64_t served = 0
         cdef object callback
         self._move()
         due = self._queue.due
-        # At most these: other threads may add more forever.
+        # No more than these: other threads may keep adding reports.
         for _ in range(len(due)):
             try:
                 message = <Message>due.popleft()
@@ -450,8 +448,8 @@ cdef class ProducePath:
         return served
 
     def _resolve(self):
-        """Sets the asyncio futures that were given as callbacks of the reports that are due; returns how many
-        reports were due. For the thread of their loop."""
+        """Sets the asyncio futures that were passed as callbacks of the reports that are due; returns how
+        many reports were due. Must be called on the thread of their loop."""
         cdef Message message
         cdef int64_t resolved = 0
         cdef object future
@@ -464,7 +462,7 @@ cdef class ProducePath:
             future = message.callback
             message.callback = None
             if future.done():
-                # It was cancelled, which has no effect on the record.
+                # The future was cancelled, which has no effect on the record.
                 continue
             if message._error is None:
                 future.set_result(message)
@@ -473,18 +471,19 @@ cdef class ProducePath:
         return resolved
 
     def poll(self, timeout=-1):
-        """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
+        """Runs the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
 
-        Returns how many it called. An exception in a callback ends the call; the other callbacks stay due.
-        Raises ``KafkaException`` once if the producer can do no more transactions and no call has said so.
+        Returns how many it ran. An exception in a callback ends the call; the other callbacks stay due.
+        Raises ``KafkaException`` once if the producer can't run further transactions and no other call has
+        raised this error.
         """
-        # Programs call it with 0 for every record: usually there is nothing to do.
+        # Applications call it with 0 for every record: usually there is nothing to do.
         if self.only_reports and self.path is not None and self.path.process == process and timeout == 0:
             return self._serve() if self.any_due() else 0
         return self._poll(timeout)
 
     cdef bint any_due(self) noexcept:
-        """Whether there are reports. A batch that completes at this moment may be missed."""
+        """Returns whether there are reports. May miss a batch that completes at this moment."""
         return cyp_load64(&self._queue.entries.backlog) != 0 or len(self._queue.due) != 0
 
     def _move(self):
@@ -513,7 +512,7 @@ cdef class ProducePath:
 
 
 cdef int check_message(index, message) except -1:
-    """Refuses what ``produce_batch()`` can't send, whatever the broker's state."""
+    """Rejects messages that ``produce_batch()`` can't send, whatever the broker's state."""
     cdef object found
     if not isinstance(message, dict):
         raise TypeError(f"Message at index {index} must be a dict")
@@ -537,7 +536,7 @@ cdef object as_bytes(object data, str what):
 
 
 cdef list header_list(object headers):
-    """The headers as ``send()`` takes them."""
+    """Returns the headers in the form that ``send()`` takes."""
     cdef list found = []
     if isinstance(headers, dict):
         pairs = headers.items()

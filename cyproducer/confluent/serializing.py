@@ -1,7 +1,7 @@
-"""``SerializingProducer``, and the context that confluent-kafka's serializers get.
+"""``SerializingProducer``, and the context that is passed to confluent-kafka's serializers.
 
 Owns ``SerializationContext``, ``MessageField`` and calling the serializers. Does not own serializers: any
-callable that takes an object and a context will do. Thread-safe as far as the serializers are.
+callable that takes an object and a context works. As thread-safe as the serializers.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ Serializer = Callable[[Any, SerializationContext], bytes | None]
 class SerializingProducer(Producer):
     """confluent-kafka's ``SerializingProducer``: ``produce`` takes objects, and ``key`` before ``value``.
 
-    ``conf`` also has ``key.serializer`` and ``value.serializer``: callables that get the object and a
-    ``SerializationContext``.
+    ``conf`` may also contain ``key.serializer`` and ``value.serializer``: callables that take the object and
+    a ``SerializationContext``.
     """
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
@@ -37,13 +37,13 @@ class SerializingProducer(Producer):
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """``Producer.produce`` after the serializers.
+        """Serializes the key and the value, then calls ``Producer.produce``.
 
-        Raises ``KeySerializationError`` or ``ValueSerializationError`` if one of them raises. A serializer
-        may add to the list of headers that it gets, which is sent.
+        Raises ``KeySerializationError`` or ``ValueSerializationError`` if a serializer raises. A serializer
+        may append to the list of headers in its context; the record is sent with them.
         """
         if isinstance(headers, list):
-            # A copy: what a serializer adds must not stay for the next record.
+            # A copy: headers added by a serializer must not carry over to the next record.
             headers = list(headers)
         elif isinstance(headers, dict):
             headers = dict(headers)

@@ -1,9 +1,9 @@
 """Decides the fate of a batch that failed or expired.
 
-Owns the decision, which turns the facts about the batch into a verdict and orders for its partition, and the
-error that its records fail with. Does not own the rules of idempotence (``idempotence``), the backoff
-(``retry``), the cluster metadata (``metadata``), or carrying out the decision (``sender/batch_errors``).
-Does no I/O and reads no clock. One thread at a time calls it: the one that runs the sender loop.
+Owns the decision (from the facts about a batch to a verdict and orders for its partition) and the error that
+its records fail with. Does not own the rules of idempotence (``idempotence``), the backoff (``retry``), the
+cluster metadata (``metadata``), or applying the decision (``sender/batch_errors``). Does no I/O and reads no
+clock. Only the thread that runs the sender loop calls it.
 """
 
 import logging
@@ -35,7 +35,7 @@ from cyproducer.errors.error_code import ErrorCode
 class Failure(NamedTuple):
     """How an attempt to send a batch failed."""
 
-    #: The broker's error code; 0 if ``cause`` says what happened instead.
+    #: The broker's error code; 0 if there is a ``cause`` instead.
     code: int = 0
     #: The broker's error message.
     message: str | None = None
@@ -66,10 +66,10 @@ class FatePolicy:
         Args:
             retry: when to retry, and for how long.
             idempotence: the producer's identity, and which partitions are held back.
-            metadata: which brokers lead the partitions; asked for an update if that seems out of date.
+            metadata: which brokers lead the partitions; updates are requested here if it looks stale.
             log: logs failures at a bounded rate.
             rng: returns a float in [0, 1), for jitter.
-            diagnosis: describes for error messages, given what is already known, why nothing gets through.
+            diagnosis: takes what is already known and returns why nothing gets through, for error messages.
         """
         self._retry = retry
         self._idempotence = idempotence
@@ -94,7 +94,7 @@ class FatePolicy:
         Args:
             batch: the batch.
             failure: how the attempt ended.
-            written: whether the request was written completely, so that the broker may have it.
+            written: whether the request was written completely, so that the broker may have received it.
             now_ms: the current time.
         """
         where = f"{batch.topic}-{batch.partition}"
@@ -112,7 +112,7 @@ class FatePolicy:
         elif batch.abandoned:
             verdict = Verdict(Fate.FAIL, 0, error, maybe)
         elif self.transaction_machine is not None and self.transaction_machine.failed:
-            # What it failed of is known; this batch would only come later.
+            # The cause of the transaction's failure is already known; this batch came later.
             verdict = Verdict(
                 Fate.FAIL, 0, errors.told(self.transaction_machine.record_error(), maybe), maybe
             )
@@ -124,7 +124,8 @@ class FatePolicy:
         elif failure.code == ErrorCode.CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(
             batch.created_ms
         ):
-            # The partition is added while the last transaction's markers are written, for milliseconds.
+            # The partition is added while the last transaction's markers are written, which takes
+            # milliseconds.
             verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)
         elif failure.code in RECORD_ERRORS and batch.culprits and not maybe and self._can_drop():
             self._fail(
@@ -165,18 +166,19 @@ class FatePolicy:
         return Decision(Verdict(Fate.FAIL, 0, error, maybe), orders)
 
     def purge(self, batch: BatchFacts, on_wire: bool, error: BaseException) -> Decision:
-        """Decides about a batch that the caller abandons, on the wire or queued: it fails with ``error``."""
+        """Decides about a batch that the application purges, on the wire or queued: it fails with
+        ``error``."""
         maybe, orders = self._given_up(batch, on_wire)
         self._lose(batch, error)
         return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)
 
     def _can_drop(self) -> bool:
-        """Whether refused records may fail, and the others go on."""
+        """Whether rejected records may fail while the others are still sent."""
         return self.transaction_machine is None or self.transaction_machine.drops_refused
 
     def cannot_move(self, place: Place) -> None:
-        """Behind refused records, a batch that may still come late would get other sequences. So the open
-        transaction cannot go on without those records."""
+        """A batch behind rejected records would get other sequences, although a request for it may still
+        arrive late. So the open transaction cannot continue without those records."""
         assert self.transaction_machine is not None
         error = errors.KafkaError(
             "{}-{}: records were refused, and a request for those behind them got no response".format(*place)
@@ -189,7 +191,7 @@ class FatePolicy:
             self.transaction_machine.fail(error, code, batch.sequenced)
 
     def _given_up(self, batch: BatchFacts, on_wire: bool) -> tuple[bool, tuple[Order, ...]]:
-        """Returns whether the log may have a batch that fails without a response, and the orders."""
+        """Returns whether a batch that fails without a response may be in the log, and the orders."""
         maybe = batch.ambiguous or on_wire
         # A batch on the wire keeps its sequences until its response arrives.
         orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)

@@ -1,4 +1,4 @@
-"""The immutable snapshot of the cluster that partitioners get.
+"""The immutable snapshot of the cluster that is passed to partitioners.
 
 Owns the read-only types; ``ClusterMetadata`` makes them. They never change, so any thread may keep and read
 them for any length of time.
@@ -24,9 +24,9 @@ class BrokerMetadata(NamedTuple):
 
 
 class SharedList(list[int]):
-    """A list of which every caller gets the same object, and which therefore rejects changes.
+    """A list that is shared by all callers and therefore rejects changes.
 
-    A list and not a tuple, because programs compare it with ``[]``.
+    It is a list and not a tuple, because applications compare it with ``[]``.
     """
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -36,14 +36,14 @@ class SharedList(list[int]):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What copy and pickle make of it would otherwise be filled by append().
+        # copy and pickle would otherwise fill their result with append().
         return list, (list(self),)
 
 
 class TopicView:
-    """One topic. ``leaders`` must not be written to after it was passed in.
+    """One topic. ``leaders`` must not be modified after it was passed in.
 
-    The sets and lists are made on first use and kept, as partitioners ask for them for every record.
+    The sets and lists are made on first use and cached, as partitioners use them for every record.
     """
 
     __slots__ = ("__dict__", "is_internal", "leaders")
@@ -153,7 +153,7 @@ class ClusterView:
 
 
 class HasView(Protocol):
-    """Who knows the current view of the cluster."""
+    """An object that has the current view of the cluster."""
 
     @property
     def view(self) -> ClusterView:

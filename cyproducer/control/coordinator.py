@@ -1,8 +1,9 @@
-"""What all requests to a transaction coordinator have in common.
+"""Common parts of requests to a transaction coordinator, whether or not the transaction is the producer's
+own.
 
-Owns which errors mean that another broker coordinates, when a failed request is repeated, and the text of a
-refusal. Does not own what is requested (``transactions``, ``transaction_ending``). Pure, without a clock; one
-thread at a time uses a ``Retries``.
+Owns which errors mean that the coordinator has moved, when a failed request is retried, and the text of a
+refusal. Does not own the requests (``transaction_machine``, ``transaction_ending``). Does no I/O and reads no
+clock; only one thread at a time may use a ``Retries``.
 """
 
 import math
@@ -17,7 +18,7 @@ MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATO
 
 
 class Retries:
-    """The failures in a row of one request after another, and when to send the next one."""
+    """Counts consecutive failures across requests, and schedules the next one."""
 
     def __init__(
         self, backoff: ExponentialBackoff, markers: ExponentialBackoff, rng: Callable[[], float]
@@ -25,7 +26,7 @@ class Retries:
         """
         Args:
             backoff: the delay after a failed request.
-            markers: the delay while the brokers complete a transaction, which takes milliseconds.
+            markers: the delay while the brokers complete a transaction, which usually takes milliseconds.
             rng: returns a float in [0, 1), for jitter.
         """
         self._backoff = backoff
@@ -37,7 +38,8 @@ class Retries:
         self.at_ms = -math.inf
 
     def failed(self, error: BaseException, now_ms: float, markers: bool = False) -> None:
-        """Begins a new attempt after a delay; ``markers``: only the brokers' markers are missing."""
+        """Schedules a new attempt; ``markers``: whether only the transaction markers are still to be
+        written."""
         self.failures += 1
         self._last_error = error
         backoff = self._markers if markers else self._backoff
@@ -50,7 +52,7 @@ class Retries:
         self.at_ms = -math.inf
 
     def describe(self, doing: str) -> str:
-        """Returns what is being done, and the failures before it, for messages."""
+        """Returns what is in progress and the failures before it, for messages."""
         return f"{doing}, after {self.failures} failed: {self._last_error}" if self.failures else doing
 
 
@@ -60,10 +62,10 @@ def refusal(
     """Makes the error for an error code.
 
     Args:
-        code: from the response.
-        what: was refused.
-        message: the broker's own text.
-        transactional_id: to name in the advice.
+        code: the error code of the response.
+        what: the operation that was refused.
+        message: the broker's error message.
+        transactional_id: the id that the advice mentions.
     """
     kind = errors.for_code(code)
     text = f"{what}: {message}" if message else what

@@ -1,57 +1,59 @@
 """Idempotence: the producer's identity, and what a partition may send after an error.
 
-Owns the table of transitions, the rules behind it, and the state of each partition in trouble. Does not own
-sequences and batches (the accumulator gives a batch its sequences when it drains the batch), requests, clocks
-or backoff. Does no I/O. Only the thread with the loop lock calls it.
+Owns the transition table, the rules behind it, and the state of each partition in trouble. Does not own
+sequences and batches (the accumulator assigns a batch its sequences when it drains the batch), requests,
+clocks or backoff. Does no I/O. Only the thread that holds the loop lock calls it.
 
-The promise: an accepted record is in its partition's log exactly once and in order, or its future holds an
-error whose ``maybe_written`` says what is known. True: the record is there once or not at all, and it is not
-known which. False: it is certainly not there.
+The guarantee: an accepted record is in its partition's log exactly once and in order, or its future fails
+with an error. If the error's ``maybe_written`` is True, the record is there once or not at all, and it is not
+known which. If it is False, the record is certainly not there.
 
 The rules
 ---------
 
-**Identity.** A producer id and an epoch come from InitProducerId. Until then no batch that needs a sequence
-is sent. An epoch ends with a bump: same id, epoch + 1, and every partition counts from 0 again. A bump takes
-no request, because brokers keep epochs per partition and accept a higher one from its first batch on. After
-epoch 32767 the producer asks for a new id. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH,
-PRODUCER_FENCED) has seen another user of this id, so the producer asks for a new id too. Unlike a new epoch,
-a new id does not fence requests of the old id that are still in flight: batches that were given up as maybe
-written may then arrive behind younger records. If the cluster refuses to assign ids, every record fails.
+**Identity.** InitProducerId returns a producer id and an epoch. Until then no batch that needs a sequence is
+sent. An epoch ends with a bump: same id, epoch + 1, and the sequences of every partition restart at 0. A bump
+needs no request, because brokers keep epochs per partition and accept a higher one with its first batch.
+After epoch 32767 the producer requests a new id. If a broker rejects the epoch as stale
+(INVALID_PRODUCER_EPOCH, PRODUCER_FENCED), another producer has used this id, so a new id is requested as
+well. Unlike a new epoch, a new id does not fence in-flight requests of the old id: batches that failed with
+``maybe_written`` may then arrive behind younger records. If the cluster refuses to assign ids, every record
+fails.
 
 **Sequences.** A batch gets the next sequences of its partition when it is first drained, and is *unsettled*
-until its outcome is known. A partition has up to five unsettled batches, as many as a broker remembers to
-recognise a batch that it already has. A partition takes a new epoch only when it has no unsettled batch, so
-batches of two epochs are never in flight together. Partitions that were idle during the bump take the epoch
-with their next batch. A broker that does not know the producer id accepts any first sequence. So until it has
-acknowledged a batch, or after a long pause in which it may have forgotten the id, one batch is sent alone.
+until its outcome is known. A partition has up to five unsettled batches, the number that a broker remembers
+for duplicate detection. A partition switches to a new epoch only when it has no unsettled batch, so batches
+of two epochs are never in flight together. Partitions that were idle during the bump switch with their next
+batch. A broker that does not know the producer id accepts any first sequence. So until it has acknowledged a
+batch, or after a long pause in which it may have forgotten the id, one batch is sent alone.
 
 **What is certain.** An attempt is *ambiguous* if its request was written completely and no response came, or
 if the response is an error that brokers also return after appending. One ambiguous attempt makes the batch
 ambiguous until it is acknowledged, no matter what later attempts return: the earlier request may still wait
 in a broker's queue. Two things are certain. A batch whose attempts were all rejected before appending is
-absent. And everything of the same epoch behind an absent batch is absent too, since brokers that know the
+absent. Everything of the same epoch behind an absent batch is absent as well, since brokers that know the
 producer append without gaps.
 
-**Never again.** Sequences with an unknown outcome are not given to other records, and an ambiguous batch is
-not sent under other sequences. The first would lose records, the second would duplicate them.
+**Never again.** Sequences with an unknown outcome are not reassigned to other records, and an ambiguous batch
+is not sent under other sequences. The first would lose records, the second would duplicate them.
 
-**Partitions.** SENDING is the normal state, in which this table is not asked. A batch that is resent keeps
-its sequences and changes nothing. When a batch that may be in the log is given up, the partition becomes
-UNRESOLVED: only unsettled batches are sent. If one behind the lost batch is acknowledged, the lost one was
+**Partitions.** SENDING is the normal state, in which this table is not consulted. A batch that is resent
+keeps its sequences and changes nothing. When a batch fails that may be in the log, the partition becomes
+UNRESOLVED: only unsettled batches are sent. If a batch behind the lost one is acknowledged, the lost one was
 written after all, and the sequences fit. If the last one is settled otherwise, the epoch is bumped: the lost
 batches can no longer be appended once the new epoch has its first batch. When a batch is known to be absent
-(it was given up, split, or rejected as out of order although nothing unsettled precedes it), the partition
+(it failed, was split, or was rejected as out of order although nothing unsettled precedes it), the partition
 has a GAP. Nothing is sent until nothing is on the wire. Then the absent batches lose their sequences, and the
 epoch is bumped once the batches before the gap are settled. A batch that is rejected as out of order behind
 unsettled ones only waits for them.
 
-**In a transaction** the identity is that of ``transactions``, and no epoch is bumped while it is open. A
-batch that fails makes the transaction fail, and its partition sends nothing until the next transaction. Only
-a batch that is split leaves no gap: its records, and those behind it, get the same sequences again, so that a
-late request of the old batches is a duplicate. A transaction can also go on without records that a broker has
-refused for their content. Those behind them then get other sequences, which is allowed unless one of their
-requests may still come late: it would be taken for the records that have its sequences now.
+**In a transaction** the identity is that of ``transaction_machine``, and no epoch is bumped while it is open.
+A batch that fails makes the transaction fail, and its partition sends nothing until the next transaction.
+Only a batch that is split leaves no gap: its records, and those behind it, get the same sequences again, so
+that a late request of the old batches is a duplicate. A transaction can also continue without records that a
+broker has rejected for their content. The records behind them then get other sequences, which is allowed
+unless one of their requests may still arrive late: the broker would mistake it for the records that now have
+its sequences.
 
 Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
 """
@@ -66,19 +68,19 @@ LAST_EPOCH = 32767
 
 
 FENCING_ERRORS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-"""Codes that say that another producer uses this producer's id, with a newer epoch."""
+"""Codes that mean that another producer uses this producer's id with a newer epoch."""
 
 SEQUENCE_ERRORS = FENCING_ERRORS | {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
-"""Codes that say that the sequences don't fit, not that the records are invalid."""
+"""Codes that mean that the sequences don't fit, not that the records are invalid."""
 
 RECORD_ERRORS = frozenset({ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD})
-"""Brokers may name the records that caused them (KIP-467)."""
+"""Codes for which brokers may report which records caused them (KIP-467)."""
 
 TOO_LARGE_ERRORS = frozenset({ErrorCode.MESSAGE_SIZE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-"""Half a batch may fit."""
+"""Codes after which half the batch may fit."""
 
 CONTENT_ERRORS = RECORD_ERRORS | TOO_LARGE_ERRORS
-"""Codes with which brokers refuse records for their content."""
+"""Codes with which brokers reject records for their content."""
 
 CERTAIN_REFUSALS = frozenset(
     {
@@ -110,8 +112,8 @@ CERTAIN_REFUSALS = frozenset(
         120,  # TRANSACTION_ABORTABLE
     }
 )
-"""Codes that brokers return for Produce before they append. After any other the batch may be in the log: even
-NOT_LEADER_OR_FOLLOWER also ends a wait for followers if the leader changes meanwhile."""
+"""Codes that brokers return for Produce before they append. After any other code the batch may be in the log:
+even NOT_LEADER_OR_FOLLOWER can end a wait for followers if the leader changes meanwhile."""
 
 
 class State(enum.Enum):
@@ -127,7 +129,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens: to the identity, then to a partition."""
+    """The events of the identity, then those of a partition."""
 
     WANTED = "an id is wanted"
     GRANTED = "InitProducerId succeeded"
@@ -145,7 +147,7 @@ class Event(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What is to be done on a transition."""
+    """What to do on a transition."""
 
     ASK = "send InitProducerId"
     TAKE = "use the id"
@@ -177,7 +179,7 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
     (_S.HOLDING, _E.BUMP): Transition(_S.HOLDING, (_A.NEXT_EPOCH,)),
     (_S.HOLDING, _E.WORN_OUT): Transition(_S.NO_ID, (_A.FORGET_ID,)),
     (_S.HOLDING, _E.FENCED): Transition(_S.NO_ID, (_A.FORGET_ID,)),
-    # A new id will follow, which has the effect of a bump.
+    # A new id will follow, which works as a bump.
     (_S.NO_ID, _E.BUMP): Transition(_S.NO_ID),
     (_S.ASKING, _E.BUMP): Transition(_S.ASKING),
     (_S.NO_ID, _E.FENCED): Transition(_S.NO_ID),
@@ -195,14 +197,15 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
     (_S.GAP, _E.QUIET): Transition(_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
     (_S.GAP, _E.QUIET_IN_TRANSACTION): Transition(_S.SENDING, (_A.STRIP, _A.RELEASE)),
 }
-"""Every possible transition; a pair that is missing here is impossible and raises KeyError."""
+"""Every possible transition; a pair that is not listed is impossible and raises KeyError."""
 
 
 _OF_IDENTITY = (State.NO_ID, State.ASKING, State.HOLDING, State.REFUSED)
 
 
 def diagrams() -> tuple[str, str]:
-    """The table, but for what changes nothing, as Mermaid diagrams: of the identity, and of a partition."""
+    """Returns the table as two Mermaid diagrams, for the identity and for a partition, without transitions
+    that change nothing."""
     texts = {True: "stateDiagram-v2\n", False: "stateDiagram-v2\n"}
     for (state, event), (to, actions) in TABLE.items():
         if state is to and not actions:
@@ -220,7 +223,7 @@ class Place(NamedTuple):
 
 
 class BatchFacts(NamedTuple):
-    """The facts that the decision about a batch is made from."""
+    """The facts on which the decision about a batch is based."""
 
     topic: str
     partition: int
@@ -240,7 +243,7 @@ class BatchFacts(NamedTuple):
     abandoned: bool
     #: Bytes, as sent.
     size: int = 0
-    #: Number of records that the broker named as the cause of its refusal (KIP-467).
+    #: Number of records that the broker reported as the cause of the rejection (KIP-467).
     culprits: int = 0
 
 
@@ -252,9 +255,9 @@ class Fate(enum.IntEnum):
     ACKNOWLEDGE = 2
     SPLIT = 3
     EXCLUDE = 4
-    """The records that the broker named fail; the others are resent in a batch of their own."""
+    """The records that the broker reported fail; the others are resent in a separate batch."""
     REFUSE = 5
-    """All its records fail, and the transaction goes on without them."""
+    """All its records fail, and the transaction continues without them."""
 
 
 _WITHOUT_LOSS = (Fate.SPLIT, Fate.EXCLUDE, Fate.REFUSE)
@@ -264,7 +267,7 @@ _WITHOUT_LOSS = (Fate.SPLIT, Fate.EXCLUDE, Fate.REFUSE)
 class Judgement(NamedTuple):
     """The judgement of the idempotence rules about a batch that failed."""
 
-    #: None: an ordinary error, which the retry policy judges.
+    #: None for an ordinary error, which is left to the retry policy.
     fate: Fate | None
     #: Whether the batch may be in the log, counting all its attempts.
     maybe_written: bool
@@ -277,9 +280,9 @@ class _Trouble:
 
     def __init__(self) -> None:
         self.state = State.SENDING
-        #: The youngest batch that was given up with an unknown outcome; -1: none.
+        #: The youngest batch that failed with an unknown outcome; -1 if there is none.
         self.lost_id = -1
-        #: The oldest batch that is certainly absent, as all batches behind it are.
+        #: The oldest batch that is certainly absent, like all batches behind it; -1 if there is none.
         self.gap_id = -1
 
 
@@ -296,11 +299,11 @@ class Idempotence:
     def __init__(self, transactional: bool = False) -> None:
         """
         Args:
-            transactional: the identity is that of transactions, see above; it is not used here.
+            transactional: whether the identity is that of transactions, see above; then it is not used here.
         """
         self.transactional = transactional
         self.state = State.NO_ID
-        #: -1 while there is none.
+        #: -1 until an id is assigned.
         self.producer_id = -1
         self.epoch = -1
         self._troubles: dict[Place, _Trouble] = {}
@@ -321,7 +324,7 @@ class Idempotence:
         self.producer_id, self.epoch = producer_id, epoch
 
     def not_granted(self) -> None:
-        """The request failed and must be repeated."""
+        """The request failed and must be retried."""
         self._identity(Event.NOT_GRANTED)
 
     def denied(self) -> None:
@@ -356,12 +359,12 @@ class Idempotence:
         if error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return Judgement(Fate.ACKNOWLEDGE, True)
         if error_code in SEQUENCE_ERRORS and self.transactional:
-            # Behind an open batch, or behind one that was split since.
+            # Behind an unsettled batch, or behind one that has since been split.
             split = Place(batch.topic, batch.partition) in self._troubles
             behind = error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (split or not batch.first)
             return Judgement(Fate.RETRY if behind else Fate.FAIL, maybe)
         if error_code in SEQUENCE_ERRORS:
-            # The first unsettled batch, and maybe written: it must not get other sequences.
+            # If it is the first unsettled batch and maybe written, it must not get other sequences.
             return Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)
         return Judgement(None, maybe)
 
@@ -374,7 +377,7 @@ class Idempotence:
         if self.transactional and fate not in _WITHOUT_LOSS:
             if fate is Fate.RETRY:
                 return ()
-            # Not even the end of a gap lets anything go.
+            # Nothing is released, not even at the end of a gap.
             self._troubles.pop(Place(batch.topic, batch.partition), None)
             return (Action.HOLD_ALL,)
         if error_code in FENCING_ERRORS and batch.first:
@@ -405,7 +408,7 @@ class Idempotence:
             on_wire: number of its batches in requests without a response.
             unsettled: number of its batches with sequences and without an outcome.
             current: whether the partition's epoch is the newest, so that only a bump ends it.
-            acknowledged_id: the batch that was acknowledged; -1: none was.
+            acknowledged_id: the batch that was acknowledged; -1 if none was.
         """
         trouble = self._troubles.get(place)
         if trouble is None:
@@ -423,7 +426,7 @@ class Idempotence:
         trouble.state, actions = TABLE[trouble.state, event]
         orders = [Order(action, trouble.gap_id) for action in actions]
         if event is Event.QUIET:
-            # An acknowledged batch before the gap says nothing about the batches behind the gap.
+            # An acknowledged batch before the gap proves nothing about the batches behind the gap.
             trouble.lost_id, trouble.gap_id = max(trouble.lost_id, trouble.gap_id), -1
         if trouble.state is State.SENDING:
             del self._troubles[place]

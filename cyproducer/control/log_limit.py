@@ -1,10 +1,10 @@
 """Limits repeated log lines: one line per second and kind, with a count of the others.
 
-Owns which line is logged now, which is held back, and when that is reported. Does not own where lines go or
-the clock. Not thread-safe: everything runs with the loop lock held.
+Owns which line is logged now, which is held back, and when the held ones are reported. Does not own the log's
+destination or the clock. Not thread-safe: everything runs with the loop lock held.
 
-If a broker refuses a topic, a batch of each of its partitions fails, again and again. That is one event, not
-thousands of lines, each of which a log handler may write to a disk or send over a network.
+If a broker rejects a topic, batches of all its partitions fail repeatedly. That is one event, not thousands
+of lines, each of which a log handler may write to disk or send over a network.
 """
 
 import math
@@ -16,7 +16,7 @@ INTERVAL_MS = 1000.0
 
 
 class _Kind:
-    """Lines of one kind: lines before ``until_ms`` are held back."""
+    """Lines of one kind; they are held back until ``until_ms``."""
 
     __slots__ = ("held", "latest", "records", "until_ms")
 
@@ -28,10 +28,11 @@ class _Kind:
 
 
 class LogLimit:
-    """Passes on one line per second and kind: a text and the classes of the errors among its arguments.
+    """Logs one line per second and kind. A kind is a level, a text and the classes of the errors among its
+    arguments.
 
-    After that second one line reports those held back: the latest of them and the number of the others. It
-    comes with the next line of the kind, or by ``flush``.
+    After that second one line reports the lines held back: the latest of them and the number of the others.
+    It is logged with the next line of the kind, or by ``flush``.
     """
 
     def __init__(self, log: Callable[..., object], on_held: Callable[[], object] = lambda: None) -> None:
@@ -45,7 +46,7 @@ class LogLimit:
         self._kinds: dict[object, _Kind] = {}
 
     def add(self, level: int, records: int, text: str, args: tuple[object, ...], now_ms: float) -> None:
-        """Logs ``text % args``, or holds it back. ``records``: how many records it is about, or 0."""
+        """Logs ``text % args``, or holds it back. ``records`` is the number of affected records, or 0."""
         name = level, text, *(type(each) for each in args if isinstance(each, BaseException))
         kind = self._kinds.get(name)
         if kind is None:
@@ -61,7 +62,7 @@ class LogLimit:
             self._on_held()
 
     def flush(self, now_ms: float) -> float:
-        """Logs the lines held back long enough; returns the milliseconds until the next ones are due."""
+        """Logs the lines held back for long enough; returns the milliseconds until the next ones are due."""
         due_ms = math.inf
         for name, kind in list(self._kinds.items()):
             if now_ms < kind.until_ms:

@@ -2,10 +2,10 @@
 
 Owns the brokers, the topics in use, and the decision when to send which Metadata request. Does not own the
 partitions and leaders of a topic (``topic_state``). Does not send the request, choose a broker for it, or
-wait. Everything runs on the calling thread, with the caller's lock held; only the returned ``ClusterView``
+block. Everything runs on the calling thread, with the caller's lock held; only the returned ``ClusterView``
 needs no lock. Times are milliseconds on the caller's clock.
 
-Why an update becomes due, and how soon:
+Why an update becomes due, and when:
     nothing is known yet, ``request_update``    at once, but full updates are at least the first backoff apart
     a topic was tracked                         at once, for the new topics only
     a topic had a retriable error or no leader  after a growing backoff, for these topics only
@@ -24,17 +24,17 @@ from cyproducer.control.topic_state import TopicState
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse
 
-#: Topic errors that do not go away by waiting; every other one may.
+#: Topic errors that waiting does not resolve; any other may go away.
 FINAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
 class MetadataRequest(NamedTuple):
-    """What to request from a broker; no topics means only the brokers."""
+    """What to request from a broker; without topics, only the brokers are requested."""
 
     topics: list[str]
     #: Whether only some of the tracked topics are requested.
     partial: bool
-    #: Topics that were not used for ``metadata_max_idle_ms``: they have just been forgotten.
+    #: Topics that were not used for ``metadata_max_idle_ms`` and have just been dropped.
     expired: list[str]
 
 
@@ -43,7 +43,7 @@ class MetadataChange(NamedTuple):
 
     #: Topics whose partitions became known, increased or were replaced, or whose id became known.
     topics_changed: list[str]
-    #: Those of them that now have another topic id: they were deleted and created again.
+    #: The subset that now has another topic id: they were deleted and created again.
     topics_recreated: list[str]
     #: Previously known partitions that now have another leader, or none.
     leaders_moved: list[tuple[str, int]]
@@ -79,10 +79,10 @@ class ClusterMetadata:
     ) -> None:
         """
         Args:
-            bootstrap: hosts and ports to start from, and to return to.
+            bootstrap: hosts and ports to start from, and to fall back to.
             random: returns a float in [0, 1), for jitter.
             metadata_max_age_ms: a full update is due this long after the last one.
-            metadata_max_idle_ms: a topic is forgotten after this time without use.
+            metadata_max_idle_ms: a topic is dropped after this time without use.
             retry_backoff_ms: first wait after a failure, and the least time between full updates.
             retry_backoff_max_ms: longest wait after a failure.
             rebootstrap: whether starting over from the bootstrap addresses is allowed.
@@ -92,7 +92,7 @@ class ClusterMetadata:
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.last_error: LastError | None = None
-        #: Why a full update is wanted early; None if none is.
+        #: Why a full update is wanted early; None if none is wanted.
         self.update_reason: str | None = "nothing is known yet"
         self._random = random
         self._max_age_ms = metadata_max_age_ms
@@ -101,7 +101,7 @@ class ClusterMetadata:
         self._rebootstrap_trigger_ms = rebootstrap_trigger_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._brokers: dict[int, BrokerMetadata] = {}
-        #: Brokers that a Produce response named but no metadata response has listed yet.
+        #: Brokers known from a Produce response that no metadata response has listed yet.
         self._unlisted: set[int] = set()
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
@@ -123,14 +123,14 @@ class ClusterMetadata:
 
         Returns:
             Whether an update became due for it: the topic is new, or its last response was a final error
-            old enough to ask again.
+            old enough to request the topic again.
         """
         state = self._topics.get(topic)
         if state is None:
             self._topics[topic] = TopicState(now_ms)
         else:
             state.last_used_ms = now_ms
-            # A final error is trusted for one backoff: otherwise each record sent would make a request.
+            # A final error is trusted for one backoff: otherwise each record would cause a request.
             asked_again_at_ms = state.error_at_ms + self._backoff.initial_ms
             if state.error_code not in FINAL_TOPIC_ERRORS or now_ms < asked_again_at_ms:
                 return False
@@ -139,7 +139,7 @@ class ClusterMetadata:
         return True
 
     def ask_anew(self, topic: str, now_ms: float) -> None:
-        """Makes an update of a topic due now, whatever is known about it; counts as a use of the topic."""
+        """Makes an update of a topic due now, regardless of what is known; counts as a use of the topic."""
         self._topics.setdefault(topic, TopicState(now_ms)).last_used_ms = now_ms
         self._new[topic] = None
 
@@ -151,7 +151,7 @@ class ClusterMetadata:
                 state.last_used_ms = now_ms
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Returns the node that leads a partition; None without a leader or if it is not a known broker."""
+        """Returns the node that leads a partition; None if there is no leader or it is not a known broker."""
         state = self._topics.get(topic)
         if state is None:
             return None
@@ -171,8 +171,8 @@ class ClusterMetadata:
     def is_gone(self, topic: str, partition: int) -> bool:
         """Returns whether a partition that once existed certainly no longer does.
 
-        Topics don't shrink; they are deleted and created again. Only the topic id distinguishes that from the
-        response of a broker that lags behind (KIP-516).
+        Topics don't shrink; they are deleted and created again. Only the topic id distinguishes that from a
+        stale response of a broker that lags behind (KIP-516).
         """
         count = self.partition_count(topic)
         return count is not None and partition >= count and self.topic_id(topic) is not None
@@ -188,7 +188,7 @@ class ClusterMetadata:
         return 0 if state is None else state.error_code
 
     def missing_ms(self, topic: str, now_ms: float) -> float | None:
-        """Returns how long responses have said that a topic is unknown; None if the last one did not."""
+        """Returns for how long responses have reported a topic as unknown; None if the last one did not."""
         state = self._topics.get(topic)
         if state is None or state.missing_since_ms == math.inf:
             return None
@@ -203,7 +203,7 @@ class ClusterMetadata:
         return list(self._brokers)
 
     def tracked_topics(self) -> Sequence[str]:
-        """Returns the tracked topics, whether there was a response or not."""
+        """Returns the tracked topics, including those without a response yet."""
         return list(self._topics)
 
     def view(self) -> ClusterView:
@@ -234,7 +234,7 @@ class ClusterMetadata:
         self.update_reason = reason
 
     def next_update_ms(self, now_ms: float) -> float:
-        """Returns the time until a request is due: 0 for now, infinity while one is in flight."""
+        """Returns the time until a request is due: 0 if it is due now, infinity while one is in flight."""
         if self._in_flight is not None:
             return math.inf
         due_ms = min(self._full_due_ms(), self._again_at_ms if self._again else math.inf)
@@ -243,7 +243,7 @@ class ClusterMetadata:
         return max(0.0, due_ms - now_ms, self._not_before_ms - now_ms)
 
     def is_full_due(self, now_ms: float) -> bool:
-        """Returns whether a request that begins now is a full one, whatever else is wanted."""
+        """Returns whether a request that begins now would be a full one, whatever else is wanted."""
         return now_ms >= self._full_due_ms()
 
     def begin_request(self, now_ms: float) -> MetadataRequest:
@@ -267,7 +267,7 @@ class ClusterMetadata:
         return self._in_flight
 
     def on_failure(self, cause: str | BaseException, now_ms: float) -> None:
-        """The request got no usable response; it will be repeated after a backoff.
+        """The request got no usable response; it will be retried after a backoff.
 
         Args:
             cause: what happened at which broker, for the errors of waiting threads.
@@ -286,10 +286,10 @@ class ClusterMetadata:
             self.update_reason = self.update_reason or "the last full update failed"
 
     def on_response(self, response: MetadataResponse, now_ms: float) -> MetadataChange:
-        """Takes a broker's response to the request in flight.
+        """Processes a broker's response to the request in flight.
 
-        A response that is an error as a whole, or without brokers (from a broker that is still starting),
-        counts as a failure. Topics that were not requested are ignored.
+        A response with a top-level error or without brokers (from a broker that is still starting) counts as
+        a failure. Topics that were not requested are ignored.
 
         Raises:
             RuntimeError: no request is in flight.
@@ -305,7 +305,7 @@ class ClusterMetadata:
             elif response.left_out:
                 cause += f" that can be used: {response.left_out[0]}"
             self.on_failure(cause, now_ms)
-            # Only if brokers are known, to avoid a loop: otherwise a bootstrap server said so.
+            # Only if brokers are known, to avoid a loop: otherwise the response is from a bootstrap server.
             if (
                 response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
                 and self._may_rebootstrap
@@ -346,14 +346,14 @@ class ClusterMetadata:
         leader_epoch: int,
         endpoint: BrokerMetadata | None = None,
     ) -> bool:
-        """Takes a new leader that a Produce response named (KIP-951).
+        """Applies a new leader from a Produce response (KIP-951).
 
         Args:
             endpoint: the address of that leader, for brokers that are not known yet.
 
         Returns:
             Whether it was accepted: the partition is known, the epoch is newer than the known one, and the
-            broker is known or given.
+            broker is known or its address is given.
         """
         state = self._topics.get(topic)
         if (
@@ -392,7 +392,7 @@ class ClusterMetadata:
         """Forgets all brokers and makes a full update due at once. Keeps topics and epochs.
 
         Returns:
-            The nodes that were forgotten.
+            The nodes that were dropped.
         """
         forgotten = set(self._brokers)
         self._brokers.clear()
@@ -422,7 +422,7 @@ class ClusterMetadata:
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:
         brokers = {info.node_id: BrokerMetadata(*info) for info in response.brokers}
         self._unlisted -= brokers.keys()
-        # The broker that responds may not know yet of a broker that already leads a partition.
+        # The responding broker may not yet know about a broker that already leads a partition.
         brokers.update((node_id, self._brokers[node_id]) for node_id in self._unlisted)
         for node_id, broker in brokers.items():
             known = self._brokers.get(node_id)
@@ -472,6 +472,6 @@ class ClusterMetadata:
                 # 1. The topic is deleted at epoch 5.
                 # 2. A broker reports the topic as unknown.
                 # 3. The topic is created again at epoch 0.
-                # Without an id to distinguish the two, epoch 5 would hide the new leader for good.
+                # Without an id to distinguish the two, epoch 5 would hide the new leader permanently.
                 state.forget_epochs()
         return unresolved
