@@ -177,7 +177,7 @@ class AIOKafkaProducer:
             self._sends.path = None
         if self._stopping is not None:
             await in_thread(self._named("stop"), self._stopping.close)
-            deliver(asyncio.get_running_loop())
+            await _delivered()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -319,9 +319,7 @@ class AIOKafkaProducer:
         if self._producer is None:
             raise self._not_running("flush")
         await in_thread(self._named("flush"), self._producer.flush)
-        deliver(asyncio.get_running_loop())
-        # For tasks that await these futures: that of send_batch() sets another one.
-        await asyncio.sleep(0)
+        await _delivered()
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``request_timeout_ms``.
@@ -512,11 +510,18 @@ class AIOKafkaProducer:
             raise _fenced(error) from error
         finally:
             # The outcomes of the transaction's records are known.
-            deliver(asyncio.get_running_loop())
+            await _delivered()
 
     def __repr__(self) -> str:
         state = "open" if self._producer is not None else "stopped" if self._closed else "not started"
         return f"<{type(self).__name__} {self.client_id!r} {state}>"
+
+
+async def _delivered() -> None:
+    """Sets the futures whose outcome is known, and lets the tasks that await them run."""
+    deliver(asyncio.get_running_loop())
+    # The task of send_batch() sets another future.
+    await asyncio.sleep(0)
 
 
 def _begin(producer: KafkaProducer) -> None:

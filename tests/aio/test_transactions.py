@@ -76,6 +76,29 @@ def test_records_offsets_and_batches_are_committed_as_one(
     assert cluster.coordinator.committed == {"readers": {("in", 3): OffsetAndMetadata(1)}}
 
 
+@pytest.mark.parametrize("ends", ["commit_transaction", "abort_transaction", "flush", "stop"])
+def test_futures_are_set_even_if_the_call_returns_before_the_loop_is_woken(
+    cluster: ScriptedCluster, ends: str
+) -> None:
+    async def main() -> None:
+        async with producing_to(cluster) as producer:
+            # The loop never learns of what has arrived.
+            loop = asyncio.get_running_loop()
+            loop.add_reader = lambda *_: None  # type: ignore[method-assign]
+            await producer.begin_transaction()
+            future = await producer.send("orders", b"v", partition=0)
+            batch = producer.create_batch()
+            batch.append(timestamp=None, key=None, value=b"of a batch")
+            whole = await producer.send_batch(batch, "orders", partition=1)
+            await getattr(producer, ends)()
+            assert future.done()
+            assert whole.done()
+            for each in (future, whole):
+                each.exception()
+
+    run(main())
+
+
 def test_start_takes_the_id_over(cluster: ScriptedCluster) -> None:
     async def main() -> None:
         async with producing_to(cluster, transaction_timeout_ms=5000) as producer:
