@@ -25,7 +25,9 @@ from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport probe_acknowledged
 from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Accumulator, Partition, Topic
 from cyproducer.base.sync cimport (
+    cyp_change64,
     cyp_monotonic_ns,
+    cyp_peek64,
     cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -69,7 +71,7 @@ cdef class Incomplete:
             a.newest = b.older
         b.older = NULL
         b.newer = NULL
-        a.incomplete -= 1
+        cyp_change64(&a.incomplete, -1)
         if a.flushing:
             broadcast(&a.progress)
 
@@ -297,7 +299,7 @@ cdef class Incomplete:
     @property
     def incomplete_batches(self):
         """Number of batches that are queued or in flight."""
-        return self.c.incomplete
+        return cyp_peek64(&self.c.incomplete)
 
     @property
     def parking_bytes(self):

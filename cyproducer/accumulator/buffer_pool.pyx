@@ -29,13 +29,15 @@ from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.greenlets cimport after_slice, resume, slice_end, wait_on
 from cyproducer.base.sync cimport (
     cyp_add32,
+    cyp_change64,
     cyp_cond_init,
     cyp_load32,
     cyp_monotonic_ns,
+    cyp_mutex_init,
+    cyp_peek64,
     pthread_cond_destroy,
     pthread_cond_signal,
     pthread_mutex_destroy,
-    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -128,7 +130,7 @@ cdef class BufferPool:
         cdef bint ok = False
         pthread_mutex_lock(&self.lock)
         if self.first_waiter == NULL and self.in_use + size <= self.total_bytes:
-            self.in_use += size
+            cyp_change64(&self.in_use, size)
             if self.in_use > self.recent:
                 self.recent = self.in_use
             ok = True
@@ -142,7 +144,7 @@ cdef class BufferPool:
         batch, or a batch that is split. The thread that moves them would otherwise wait for itself.
         """
         pthread_mutex_lock(&self.lock)
-        self.in_use += size
+        cyp_change64(&self.in_use, size)
         if self.in_use > self.recent:
             self.recent = self.in_use
         pthread_mutex_unlock(&self.lock)
@@ -197,7 +199,7 @@ cdef class BufferPool:
         pthread_mutex_lock(&self.lock)
         granted = me.granted
         if granted and interrupted:
-            self.in_use -= me.need
+            cyp_change64(&self.in_use, -me.need)
             self._grant()
         elif not granted:
             self.exhausted += not interrupted
@@ -248,7 +250,7 @@ cdef class BufferPool:
             first = self.first_waiter
             if self.in_use + first.need > self.total_bytes:
                 return
-            self.in_use += first.need
+            cyp_change64(&self.in_use, first.need)
             if self.in_use > self.recent:
                 self.recent = self.in_use
             self.first_waiter = first.next
@@ -264,7 +266,7 @@ cdef class BufferPool:
     cdef void unreserve(self, int64_t size) noexcept nogil:
         """Returns ``size`` bytes to the budget and grants waiters."""
         pthread_mutex_lock(&self.lock)
-        self.in_use -= size
+        cyp_change64(&self.in_use, -size)
         self._grant()
         pthread_mutex_unlock(&self.lock)
 
@@ -325,7 +327,7 @@ cdef class BufferPool:
         while first != NULL:
             item = first
             first = item.next
-            self.in_use -= item.size
+            cyp_change64(&self.in_use, -item.size)
             useless = self._keep(item, useless)
         self._grant()
         pthread_mutex_unlock(&self.lock)
@@ -417,12 +419,12 @@ cdef class BufferPool:
     @property
     def used_bytes(self):
         """Reserved bytes."""
-        return self.in_use
+        return cyp_peek64(&self.in_use)
 
     @property
     def available_bytes(self):
         """Bytes that new records can use."""
-        return max(0, self.total_bytes - self.in_use)
+        return max(0, self.total_bytes - cyp_peek64(&self.in_use))
 
     @property
     def cached_bytes(self):

@@ -53,12 +53,13 @@ from cyproducer.accumulator.batch_limit cimport probe
 from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
+    cyp_change64,
     cyp_cond_init,
     cyp_lock_queued,
     cyp_ms_ns,
+    cyp_mutex_init,
     pthread_cond_destroy,
     pthread_mutex_destroy,
-    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -400,7 +401,7 @@ cdef class RecordAccumulator(Incomplete):
         else:
             a.oldest = b
         a.newest = b
-        a.incomplete += 1
+        cyp_change64(&a.incomplete, 1)
         return b
 
     cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil:

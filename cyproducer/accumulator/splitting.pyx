@@ -33,7 +33,7 @@ from cyproducer.accumulator.ready_partitions cimport enqueue_sorted, refresh, wi
 from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport lower_limit, probe_refused, was_probe
 from cyproducer.accumulator.structures cimport SEALED, Accumulator, Partition, Topic
-from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.sync cimport cyp_change64, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.varint cimport put_varint, varint_size
@@ -304,7 +304,7 @@ cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
         else:
             a.oldest = part
         b.older = part
-        a.incomplete += 1
+        cyp_change64(&a.incomplete, 1)
         part = following
     acc._forget(b)
     refresh(a, p)

@@ -48,6 +48,12 @@ static inline int32_t cyp_swap32(int32_t *p, int32_t v) { return __atomic_exchan
 static inline int64_t cyp_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 
+/* A number that is changed only under a lock, or by one thread, and that other threads read without the lock as
+ * a hint. Relaxed: they see a number that was true at some time, and nothing else is ordered by it. Costs no more
+ * than a plain access. */
+static inline int64_t cyp_peek64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline void cyp_change64(int64_t *p, int64_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
+
 static inline int64_t cyp_monotonic_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

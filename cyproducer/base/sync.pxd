@@ -33,6 +33,8 @@ cdef extern from "sync.h" nogil:
     int32_t cyp_swap32(int32_t* p, int32_t v)     # returns the old value
     int64_t cyp_load64(const int64_t* p)
     void cyp_store64(int64_t* p, int64_t v)
+    int64_t cyp_peek64(const int64_t* p)
+    void cyp_change64(int64_t* p, int64_t by)
     void cyp_lock_queued(pthread_mutex_t* m, int32_t* queued)
     void cyp_give_way(const int32_t* queued)
     int64_t cyp_monotonic_ns()

@@ -18,6 +18,9 @@ from libc.stdint cimport uintptr_t
 
 from cyproducer.base.forks import in_child
 from cyproducer.base.named_tuples cimport new_named, set_field
+from cyproducer.base.sync cimport cyp_peek64
+from cyproducer.base.named_tuples cimport new_named, set_field
+from cyproducer.base.sync cimport cyp_peek64
 from cyproducer.base.wakeup_fd import channel
 from cyproducer.futures.delivery cimport (
     FAILED,
@@ -129,7 +132,7 @@ cdef class LoopInbox:
     def _announced(self):
         """Called when batches have completed."""
         cdef char[512] announcements
-        # Non-blocking: deliver() may have been faster.
+        # Non-blocking, and a call of deliver() may have emptied the inbox already.
         c_read(self.read_fd, announcements, sizeof(announcements))
         self.deliver()
 
@@ -181,7 +184,7 @@ cdef class LoopOutcomes:
         A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
         """
         return self.followed >= MOST_FOLLOWED or (
-            self.followed >= SOME_FOLLOWED and self.inbox.entries.first != NULL
+            self.followed >= SOME_FOLLOWED and cyp_peek64(&self.inbox.entries.length) != 0
         )
 
     def had_a_turn(self):

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.base.sync cimport pthread_mutex_t
 from cyproducer.futures.delivery cimport Delivery
@@ -17,6 +17,7 @@ cdef struct Inbox:
     int32_t wake_fd           # 8 bytes are written to it when the inbox is no longer empty; -1: it is closed
     Announcement* first
     Announcement* last
+    int64_t length            # changed under the lock; the loop also reads it without
 
 
 cdef Inbox* inbox_new(int32_t wake_fd) noexcept nogil

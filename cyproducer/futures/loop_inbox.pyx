@@ -21,6 +21,7 @@ from libc.stdlib cimport calloc, free
 
 from cyproducer.base.sync cimport (
     cyp_add32,
+    cyp_change64,
     cyp_load32,
     cyp_mutex_init,
     pthread_mutex_destroy,
@@ -80,6 +81,7 @@ cdef Delivery* inbox_pop(Inbox* inbox) noexcept nogil:
     each = inbox.first
     if each != NULL:
         inbox.first = each.next
+        cyp_change64(&inbox.length, -1)
         if each.next == NULL:
             inbox.last = NULL
     pthread_mutex_unlock(&inbox.lock)
@@ -138,6 +140,7 @@ cdef void announce(Announcement* each) noexcept nogil:
             else:
                 inbox.last.next = each
             inbox.last = each
+            cyp_change64(&inbox.length, 1)
         pthread_mutex_unlock(&inbox.lock)
         if not is_open:
             free(each)

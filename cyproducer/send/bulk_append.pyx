@@ -33,6 +33,7 @@ from cyproducer.base.sync cimport (
     cyp_load32,
     cyp_lock_queued,
     cyp_monotonic_ns,
+    cyp_peek64,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -268,7 +269,7 @@ cdef int append_slowly(
     cdef int result
     s.out.wake = False
     # Read without the pool's lock: a few buffers too many do no harm.
-    if s.grant == 0 and s.left_over > 0 and acc.pool.in_use > acc.pool.total_bytes - s.left_over:
+    if s.grant == 0 and s.left_over > 0 and cyp_peek64(&acc.pool.in_use) > acc.pool.total_bytes - s.left_over:
         least = buffer_capacity(record_bound(r.key_size, r.value_size, r.headers_size) + BATCH_HEADER)
         s.out.need = acc._first_capacity(t.partitions[partition], least, LEAST_WAIT)
         return NEED_MEMORY

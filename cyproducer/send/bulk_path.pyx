@@ -33,6 +33,7 @@ from cyproducer.base.sync cimport (
     cyp_after,
     cyp_load64,
     cyp_monotonic_ns,
+    cyp_peek64,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -366,13 +367,13 @@ cdef class BulkPath(SendPath):
         pthread_mutex_unlock(&acc.c.lock)
         acc.wake()
         # Read without the lock: the caller reserves the bytes afterwards, or waits for them.
-        while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+        while cyp_peek64(&acc.pool.in_use) > most and cyp_monotonic_ns() < until and not acc.c.closed:
             slice_end(until)
             if in_greenlet():
                 nap(0.001)
                 continue
             with nogil:
-                while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+                while cyp_peek64(&acc.pool.in_use) > most and cyp_monotonic_ns() < until and not acc.c.closed:
                     moment.tv_sec = 0
                     moment.tv_nsec = 50_000
                     nanosleep(&moment, NULL)
@@ -380,7 +381,7 @@ cdef class BulkPath(SendPath):
         acc.pool.waited_ns += cyp_monotonic_ns() - began
         pthread_mutex_unlock(&acc.pool.lock)
         PyErr_CheckSignals()
-        return acc.pool.in_use <= most
+        return cyp_peek64(&acc.pool.in_use) <= most
 
     cdef int32_t _known_partitions(self, TopicInfo state, int64_t deadline) except -1:
         """The topic's partition count; waits for its metadata until ``deadline``."""

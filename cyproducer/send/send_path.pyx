@@ -29,6 +29,7 @@ from cyproducer.base.sync cimport (
     cyp_load64,
     cyp_monotonic_ns,
     cyp_ms_ns,
+    cyp_peek64,
     cyp_s_ns,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -55,7 +56,6 @@ from cyproducer.structs import ProducerRecord
 cdef extern from "<Python.h>":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
-# Source: Apache Kafka's rule for topic names (at most 249 of these characters).
 cdef uint8_t NO_HEADERS = 0
 
 
@@ -695,10 +695,11 @@ cdef class SendPath:
     def _exhausted(self, int64_t size, str topic not None):
         """The error of a record that timed out waiting for memory."""
         cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t batches = cyp_peek64(&acc.c.incomplete)
         return BufferExhaustedError(
             f"{size} bytes for a record of topic {topic!r} did not become free within max_block_ms="
             f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
-            f"{acc.c.incomplete} unacknowledged batches and {acc.c.parked} records without metadata"
+            f"{batches} unacknowledged batches and {acc.c.parked} records without metadata"
         )
 
 

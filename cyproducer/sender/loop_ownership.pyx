@@ -29,6 +29,7 @@ from cyproducer.accumulator.structures cimport LEFT_ALONE, STANDING_BY, Accumula
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_add32,
+    cyp_change64,
     cyp_load32,
     cyp_monotonic_ns,
     cyp_store32,
@@ -61,7 +62,7 @@ cdef int run_until_stopped(Sender sender) except -1:
             while not cyp_load32(&sender.stopping):
                 pthread_mutex_lock(&sender.loop_lock)
                 if left_alone:
-                    sender.left_alone += 1
+                    cyp_change64(&sender.left_alone, 1)
                     sender.lone = TOO_MANY
                 try:
                     sender.step(FAR_NS)

@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from cyproducer.accumulator.structures cimport GATE_OPEN, Batch, Partition
-from cyproducer.base.sync cimport cyp_load32
+from cyproducer.base.sync cimport cyp_load32, cyp_peek64
 from cyproducer.sender.batch_errors cimport batch_failed, batch_progress, give_up_request, topic_name
 from cyproducer.net.connection cimport Connection
 from cyproducer.net.connection_errors cimport unmatched, wrong_length
@@ -250,7 +250,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         count += 1
     sender.accumulator.account(sender.drained, count)
     # `incomplete` is read without the lock: it is only a hint.
-    if r.count == 1 and awaited and sender.accumulator.c.incomplete == 0:
+    if r.count == 1 and awaited and cyp_peek64(&sender.accumulator.c.incomplete) == 0:
         sender.lone += 1
     else:
         sender.lone = min(sender.lone, 0)

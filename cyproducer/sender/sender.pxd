@@ -53,7 +53,7 @@ cdef class Sender:
     cdef Outcome outcomes[MOST_BATCHES]
     cdef int32_t standing_by      # the sender thread leaves the loop to threads that wait for a record
     cdef int32_t drives           # times that a waiting thread took the loop and gave it back
-    cdef int32_t left_alone       # times that a record came while it stood by, and no thread waited for it
+    cdef int64_t left_alone       # times that a record came while it stood by, and no thread waited for it
     # for metrics(); the other counters are in Accumulator.meters
     cdef int64_t wakeups
 

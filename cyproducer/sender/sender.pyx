@@ -66,11 +66,12 @@ from cyproducer.base.meters cimport (
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
+    cyp_change64,
     cyp_load32,
-    cyp_load64,
     cyp_lock_queued,
     cyp_ms_ns,
     cyp_mutex_init,
+    cyp_peek64,
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
@@ -252,7 +253,7 @@ cdef class Sender:
         now = self.clock.now_ns()
         for i in range(n):
             if ready[i].fd == self.wake_read_fd:
-                self.wakeups += 1
+                cyp_change64(&self.wakeups, 1)
                 # One read empties an eventfd; a pipe may hold several wake-ups.
                 while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
                     if self.wake_read_fd == self.waker.fd:
@@ -392,7 +393,7 @@ cdef class Sender:
             # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
             # Without the pool's lock: a hint.
-            if cyp_load64(&self.accumulator.pool.in_use) >= MOST_KEPT:
+            if cyp_peek64(&self.accumulator.pool.in_use) >= MOST_KEPT:
                 # It gives memory back once this is over.
                 self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
             transport.in_flight += self.settings.acks != 0
@@ -741,7 +742,7 @@ cdef class Sender:
         self.accumulator.refusal = error
         self.accumulator.close()
         self.fail_rest(error)
-        return self.accumulator.c.incomplete
+        return cyp_peek64(&self.accumulator.c.incomplete)
 
     def fail_waiting(self, error):
         """Fails every record that is accepted so far; later ones are accepted.
@@ -749,7 +750,7 @@ cdef class Sender:
         Returns how many batches are left because application threads are compressing them: call it again.
         """
         self.fail_rest(error)
-        return self.accumulator.c.incomplete
+        return cyp_peek64(&self.accumulator.c.incomplete)
 
     def purge(self, bint queued, bint in_flight, error):
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
@@ -793,7 +794,7 @@ cdef class Sender:
         for connection in list(self.connections):
             self.close_connection(connection, error)
         self.fail_rest(error)
-        return self.accumulator.c.incomplete
+        return cyp_peek64(&self.accumulator.c.incomplete)
 
     def release(self):
         """Closes the wake-up descriptors; call it after the loop has ended."""
@@ -816,9 +817,9 @@ cdef class Sender:
         """Returns the sender's own counters as a dict; ``metric_snapshot`` has all the others."""
         return {
             "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
-            "wakeups": self.wakeups,
-            "drives": self.drives,
-            "left_alone": self.left_alone,
+            "wakeups": cyp_peek64(&self.wakeups),
+            "drives": cyp_load32(&self.drives),
+            "left_alone": cyp_peek64(&self.left_alone),
             "connections": self.transport_count,
             "tls_connections": sum([(<Connection>c).tls is not None for c in self.connections]),
             "tls_connections_slow": sum(
