@@ -9,7 +9,7 @@ that may be one step larger than the limit. A topic has one probe at a time:
 
     refused          it is cut into parts that fit. The limit stays; the next probe waits 5, 10, 20, 20 s
     acknowledged     the limit rises by one step, and the next batch is a probe
-    not that large   nothing was learned: the next probe is due after the same wait
+    not that large   the limit stays; the next probe is due after the same wait
 
 So a limit that the broker no longer has is lifted after 20 s and 16 batches. A limit that it still has costs
 one refusal every 20 s.
@@ -27,20 +27,20 @@ cdef inline int64_t step(const Accumulator* a) noexcept nogil:
 
 
 cdef void lower_limit(Topic* t, int64_t limit, int64_t now) noexcept nogil:
-    """Sets a new limit: a batch that was no larger than the old one was refused."""
+    """Sets a new limit after the broker refused a batch that was no larger than the old limit."""
     t.batch_limit = limit
     t.probe_wait_ns = FIRST_WAIT_NS
     t.probe_at_ns = now + FIRST_WAIT_NS
 
 
 cdef int64_t probe(const Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """Schedules the probe after this one, and returns how large the new batch, a probe, may be."""
+    """Schedules the next probe, and returns the maximum size of the new batch, which is a probe."""
     t.probe_at_ns = now + t.probe_wait_ns
     return min(t.batch_limit + step(a), a.batch_size)
 
 
 cdef bint was_probe(const Batch* b) noexcept nogil:
-    """Whether the batch is a probe that did get larger than the topic's limit."""
+    """Whether the batch is a probe that has grown larger than the topic's limit."""
     return b.probes and b.partition.topic.batch_limit > 0 and b.size > b.partition.topic.batch_limit
 
 

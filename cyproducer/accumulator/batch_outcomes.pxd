@@ -5,7 +5,7 @@ from cyproducer.base.clock cimport Clock
 from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.accumulator.structures cimport Accumulator, Batch
 
-# Wakes the sender. A function pointer, since the accumulator knows no sockets.
+# Wakes the sender. A function pointer, because the accumulator does not know about sockets.
 ctypedef void (*WakeFunction)(void* context) noexcept nogil
 
 

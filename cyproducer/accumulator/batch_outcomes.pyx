@@ -39,7 +39,7 @@ cdef enum:
 
 
 cdef void note_offsets(Accumulator* a, const Batch* b, int64_t base_offset) noexcept nogil:
-    """Notes where the transaction has written. On the sender."""
+    """Records the offsets that the transaction has written to the batch's partition. Runs on the sender."""
     cdef Partition* p = b.partition
     if base_offset < 0:
         return
@@ -50,7 +50,10 @@ cdef void note_offsets(Accumulator* a, const Batch* b, int64_t base_offset) noex
 
 
 cdef class Incomplete:
-    """Base class of ``RecordAccumulator``: batches from their last record to their outcome. Thread-safe."""
+    """Base class of ``RecordAccumulator``: handles batches from their last record to their outcome.
+
+    Thread-safe.
+    """
 
     cdef void wake(self) noexcept nogil:
         if self.wake_function != NULL:
@@ -136,7 +139,7 @@ cdef class Incomplete:
         count_records(&self.c.meters, &b.partition.topic.meter, which, b.count, self.clock.now_ns())
 
     cdef int fail(self, Batch* b, object error) except -1:
-        """Fails a batch that was in a request that is over, or that waits in its queue."""
+        """Fails a batch whose request has ended, or that is still in its partition's queue."""
         cdef Accumulator* a = &self.c
         if not b.abandoned:
             delivery_fail(b.delivery, error)
@@ -158,7 +161,7 @@ cdef class Incomplete:
     cdef int abandon(self, Batch* b, object error) except -1:
         """Fails the records of an in-flight batch that timed out; its memory stays until the request ends.
 
-        Its sequences stay in use: the response, if one comes, says whether they are in the log.
+        Its sequences stay in use: the response, if one arrives, shows whether they are in the log.
         """
         delivery_fail(b.delivery, error)
         pthread_mutex_lock(&self.c.lock)
@@ -169,7 +172,7 @@ cdef class Incomplete:
         return 0
 
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
-        """Puts a batch back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
+        """Puts a batch back at the front of its partition's queue, to be sent again at ``retry_at_ns``."""
         cdef Accumulator* a = &self.c
         cdef Partition* p = b.partition
         pthread_mutex_lock(&a.lock)
@@ -189,9 +192,9 @@ cdef class Incomplete:
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
         """The oldest batch created at or before that time, in flight or not; NULL if there is none.
 
-        Closes the batch in the critical section that finds it. If it stayed open, an append could fill it,
-        and its thread would compress it while the caller fails and frees it. A batch that is being compressed
-        is skipped until that is done.
+        Closes the batch in the critical section that finds it. If the batch stayed open, an append could fill
+        it, and the appending thread would compress it while the caller fails and frees it. A batch that is
+        being compressed is skipped until compression has finished.
         """
         cdef Batch* b
         cdef Batch* found = NULL
@@ -211,8 +214,8 @@ cdef class Incomplete:
         """The oldest batch that is in a queue, if ``queued``, or in flight, if ``in_flight``; or NULL.
 
         Closes it, and skips batches that are being compressed, for the reasons given in ``overdue``. Sets
-        ``compressing`` if it skips one that is wanted. Looked for in a critical section of its own, a batch
-        whose compression ends in between would be missed twice.
+        ``compressing`` if it skips a batch that would match otherwise. If that were checked in a separate
+        critical section, both sections would miss a batch whose compression ends between them.
         """
         cdef Batch* b
         compressing[0] = False
@@ -282,7 +285,7 @@ cdef class Incomplete:
     def close(self):
         """Stops accepting records and makes all batches sendable. Idempotent."""
         pthread_mutex_lock(&self.c.lock)
-        # Threads that wait for room in the queue of callbacks read it without this lock.
+        # Threads that wait for room in the callback queue read ``closed`` without this lock.
         cyp_store32(&self.c.closed, 1)
         self.c.refusing = 1
         hurry(&self.c)
@@ -303,7 +306,7 @@ cdef class Incomplete:
 
     @property
     def parking_bytes(self):
-        """Bytes that records of any one topic without metadata may still take."""
+        """Bytes that the records of a single topic without metadata can still take."""
         return max(0, self.c.most_parked_bytes // 2 - self.c.parked_bytes)
 
     @property

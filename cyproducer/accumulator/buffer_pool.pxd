@@ -5,8 +5,8 @@ from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
 cdef enum:
     CLASSES = 24          # size classes: 2**MIN_SHIFT .. 2**(MIN_SHIFT + CLASSES - 1)
     MIN_SHIFT = 9         # the smallest buffer has 512 bytes
-    MOST_KEPT = 8 << 20   # a pool that never had more in use than this gives nothing back
-    WINDOW_NS = 2_000_000_000   # memory that was not needed in a whole window is given back
+    MOST_KEPT = 8 << 20   # a pool that never had more in use than this returns nothing to the system
+    WINDOW_NS = 2_000_000_000   # memory that was not needed for a whole window is returned to the system
 
 # A buffer that is in a free list, or is being released: its first bytes hold the link.
 cdef struct FreeBuffer:
@@ -37,7 +37,7 @@ cdef class BufferPool:
     cdef int64_t recent               # highest in_use in this window
     cdef int64_t before               # highest in_use in the last window
     cdef int64_t turned_ns            # when this window began
-    cdef int64_t held                 # the most that was needed since memory was given back
+    cdef int64_t held                 # the most that was needed since memory was last returned
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil
     cdef void reserve_now(self, int64_t size) noexcept nogil

@@ -15,9 +15,9 @@ A small buffer (up to 8 KiB) is kept only while the free lists hold no more than
 buffers just as well and may return their pages to the system: one record for each of ten thousand partitions
 must not leave ten thousand buffers behind.
 
-Memory that a backlog leaves behind goes back to the system: what records have not needed for a whole window
-is freed (``turn``, ``give_back``). Up to ``MOST_KEPT`` stays. Freeing alone is not enough with glibc: it
-keeps blocks below one that is in use.
+Memory that a backlog leaves behind is returned to the system: memory that records have not needed for a whole
+window is freed (``turn``, ``give_back``). Up to ``MOST_KEPT`` bytes are kept. With glibc, freeing alone is
+not enough: glibc keeps free blocks that are below a block in use.
 
 All functions can be called by any thread, with or without the GIL.
 """
@@ -138,7 +138,7 @@ cdef class BufferPool:
         return ok
 
     cdef void reserve_now(self, int64_t size) noexcept nogil:
-        """Reserves ``size`` bytes, beyond the budget if need be.
+        """Reserves ``size`` bytes, beyond the budget if necessary.
 
         For records that are already accounted for and only move: a parked record that is appended to a
         batch, or a batch that is split. The thread that moves them would otherwise wait for itself.
@@ -152,7 +152,7 @@ cdef class BufferPool:
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1:
         """Reserves ``size`` bytes, waiting in the queue until ``deadline_ns``; returns 0 on timeout.
 
-        On the main thread, Ctrl-C ends the wait with its exception.
+        On the main thread, Ctrl-C ends the wait, and the exception of its signal handler is raised.
         """
         cdef Waiter* me
         cdef bint granted
@@ -160,7 +160,7 @@ cdef class BufferPool:
         cdef int64_t until
         if self.try_reserve(size):
             return 1
-        # On the heap: while a greenlet waits, its stack is used by others.
+        # On the heap: while a greenlet waits, other greenlets use its stack.
         me = <Waiter*>calloc(1, sizeof(Waiter))
         if me == NULL:
             raise MemoryError("no memory to wait for memory")
@@ -193,7 +193,7 @@ cdef class BufferPool:
         """Frees a waiter; returns whether its bytes are reserved.
 
         The wait can end while another thread grants the bytes. Both happen under the lock: either ``granted``
-        is set here, and the bytes are reserved, or the waiter leaves the queue and is never granted.
+        is already set, and the bytes are reserved, or the waiter leaves the queue and is never granted.
         """
         cdef bint granted
         pthread_mutex_lock(&self.lock)
@@ -275,9 +275,9 @@ cdef class BufferPool:
         free_all(self._shed(self.total_bytes))
 
     cdef FreeBuffer* _shed(self, int64_t limit) noexcept nogil:
-        """Takes cached buffers out, large ones first, until the total is at most ``limit``. The lock is held.
+        """Removes cached buffers, large ones first, until the total is at most ``limit``. The lock is held.
 
-        Returns them as a chain, which the caller frees.
+        Returns the removed buffers as a chain, which the caller frees.
         """
         cdef int k
         cdef FreeBuffer* item
@@ -364,13 +364,13 @@ cdef class BufferPool:
     # Giving memory back
 
     cdef int64_t _needed(self) noexcept nogil:
-        """The bytes that records have needed lately, or may need at any time. The lock is held."""
+        """The bytes that records have needed recently, or may need at any time. The lock is held."""
         return max(self.recent, self.before, <int64_t>MOST_KEPT // 2)
 
     def turn(self, int64_t now_ns):
-        """Notes what was needed until ``now_ns``; returns whether ``give_back`` is worth while.
+        """Notes how much memory was needed until ``now_ns``; returns whether to call ``give_back``.
 
-        It is once a whole window has needed less than before, by half of ``MOST_KEPT`` at least.
+        Returns True once records have needed less for a whole window, by at least half of ``MOST_KEPT``.
         """
         cdef bint due
         pthread_mutex_lock(&self.lock)
@@ -385,7 +385,7 @@ cdef class BufferPool:
         return due
 
     def next_turn_ns(self):
-        """Returns when to call ``turn`` next, for memory that may become spare; None if there is none."""
+        """Returns when to call ``turn`` next; None if there is no memory that may become unneeded."""
         cdef int64_t most
         cdef int64_t next_ns
         pthread_mutex_lock(&self.lock)
@@ -395,10 +395,10 @@ cdef class BufferPool:
         return next_ns if most >= MOST_KEPT else None
 
     def give_back(self, bint everything=False):
-        """Frees the cached buffers that were not needed lately, and returns free memory to the system.
+        """Frees the cached buffers that were not needed recently, and returns free memory to the system.
 
-        ``everything``: frees all of them, because the producer is closed. Takes up to a second for 600 MB,
-        without the GIL; glibc may keep other threads from allocating for a part of that.
+        ``everything``: frees all cached buffers, because the producer is closed. Takes up to a second for
+        600 MB, without the GIL. For a part of that time, glibc may block allocations by other threads.
         """
         cdef FreeBuffer* useless
         cdef int64_t needed
@@ -478,8 +478,8 @@ cdef class Ticket:
     """A place in a pool's queue for ``size`` bytes, without a blocked thread.
 
     When the bytes are granted, 8 bytes are written to ``notify_fd``, an eventfd or the write end of a pipe.
-    ``notify_fd`` may be closed after ``cancel()``, or after the bytes were taken. May be used from any
-    thread, one at a time, with the GIL.
+    The caller can close ``notify_fd`` after ``cancel()``, or after the bytes were taken. A ticket can be used
+    from any thread, one at a time, with the GIL.
     """
 
     def __cinit__(self, BufferPool pool not None, int64_t size, int notify_fd):
@@ -531,7 +531,7 @@ cdef class Ticket:
 
 
 cdef class Lease:
-    """A buffer that a pool has allocated; ``release()`` returns it, once."""
+    """A buffer that a pool has allocated; a single call of ``release()`` returns it."""
 
     cdef BufferPool pool
     cdef uint8_t* data

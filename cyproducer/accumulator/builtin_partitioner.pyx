@@ -95,7 +95,7 @@ cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept n
 
 
 cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """A partition of the currently chosen broker; any partition if that broker leads none of this topic."""
+    """A partition of the currently chosen broker; any partition if that broker leads none of the topic's."""
     cdef int32_t i
     cdef int32_t index
     cdef int32_t found = -1

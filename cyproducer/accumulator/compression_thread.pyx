@@ -1,17 +1,18 @@
 """The thread that compresses large batches that are due before they are full.
 
 Owns the thread and its queue. Does not own compressing (``RecordAccumulator.compress``) or the batches, which
-stay in their partitions' queues meanwhile, SEALING. A thread of C: it never takes the GIL, but to log that
-there is no memory.
+stay in their partitions' queues meanwhile, in the state SEALING. It is a native thread, not a Python thread:
+it acquires the GIL only to log that there is no memory.
 
-If the sender compressed them, every other record of the producer would wait meanwhile: 5 ms for 256 KB with
-zstd at level 9. Small ones it compresses itself, which takes less time than to wake up a thread.
+If the sender compressed these batches, all other records of the producer would wait: 5 ms for 256 KB with
+zstd at level 9. The sender compresses small batches itself, because that takes less time than waking a
+thread.
 
     sender                               compression thread
     drain: the batch is SEALING,         takes the oldest batch
       hand_over                          compresses it, without the lock
-    sends what else is ready             the batch is SEALED: refresh, wake the sender
-    drain: takes it
+    sends the other ready batches        the batch is SEALED: refresh, wake the sender
+    drain: takes the batch
 """
 
 from cyproducer.accumulator.ready_partitions cimport note_work, refresh
@@ -60,13 +61,13 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_wait(pthread_cond_t*, pthread_mutex_t*)
 
 cdef void hand_over(Accumulator* a, Batch* b) noexcept nogil:
-    """Has a batch compressed that was just closed. The lock is held."""
+    """Queues a batch that was just closed for compression. The lock is held."""
     cdef CompressionThread* t = &a.compression
     if not t.started:
         t.stopping = 0
         t.process = getpid()
         if cyp_start_thread(&t.thread, run, a):
-            # It is sent uncompressed, as all are until a thread can be started.
+            # The batch is sent uncompressed, like every batch until a thread can be started.
             sealed(a, b)
             return
         t.started = 1
@@ -90,7 +91,7 @@ cdef Batch* take(CompressionThread* t) noexcept nogil:
 
 
 cdef bint sealed(Accumulator* a, Batch* b) noexcept nogil:
-    """Passes a batch to the sender; returns whether to wake it up. The lock is held."""
+    """Passes a batch to the sender; returns whether to wake the sender. The lock is held."""
     b.state = SEALED
     return refresh(a, b.partition) and note_work(a)
 
@@ -121,7 +122,7 @@ cdef void* run(void* argument) noexcept nogil:
 
 
 cdef void leave_uncompressed(Accumulator* a) noexcept nogil:
-    """Empties the queue: its batches are sent, or fail, as they are."""
+    """Empties the queue: its batches are sent, or fail, without compression."""
     cdef Batch* b
     pthread_mutex_lock(&a.lock)
     b = take(&a.compression)
@@ -132,7 +133,7 @@ cdef void leave_uncompressed(Accumulator* a) noexcept nogil:
 
 
 cdef void stop_compressing(Accumulator* a) noexcept nogil:
-    """Ends the thread, after the batch that it is compressing. The lock is not held."""
+    """Ends the thread once it has compressed its current batch. The lock is not held."""
     cdef CompressionThread* t = &a.compression
     if not t.started or t.process != getpid():
         return

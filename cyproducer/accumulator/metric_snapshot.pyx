@@ -1,4 +1,6 @@
-"""Takes snapshots of the meters, from which ``metrics()`` is computed. Any thread; needs and keeps the GIL.
+"""Takes snapshots of the meters, from which ``metrics()`` is computed.
+
+Runs on any thread; needs the GIL and does not release it.
 
 Owns the copy of a meter, taken in one critical section, and its rates, averages, maxima and percentiles.
 Does not own Kafka's metric names or values that are read elsewhere (``observability``).
@@ -33,7 +35,7 @@ from cyproducer.base import meters
 
 
 def _names_of(str suffix, int count):
-    """The names of the ``meters.pxd`` constants with this suffix, by value, in lower case without it."""
+    """The names of the ``meters.pxd`` constants with this suffix, in lower case, without it, by value."""
     found = {
         number: name
         for name, number in vars(meters).items()

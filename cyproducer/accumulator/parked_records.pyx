@@ -151,10 +151,10 @@ cdef int park(
 
 
 cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noexcept nogil:
-    """Whether parking ``size`` more bytes would exceed the limits of parked bytes. The lock is held.
+    """Whether parking ``size`` more bytes would exceed the limits on parked bytes. The lock is held.
 
     Without limits, a thread that floods a missing topic would take all memory, and threads that send to other
-    topics would wait for it. One record may always be parked.
+    topics would wait for memory. If no record is parked, a record of any size can be parked.
     """
     return (t.first_parked != NULL and t.parked_bytes + size > a.most_parked_bytes // 2) or (
         a.parked > 0 and a.parked_bytes + size > a.most_parked_bytes
@@ -162,7 +162,7 @@ cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noe
 
 
 cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil:
-    """Whether a record may be parked, or no longer needs to be."""
+    """Whether a record can be parked, or no longer needs to be."""
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
     may = acc.c.refusing or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
@@ -171,9 +171,9 @@ cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
 
 
 cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t until) noexcept nogil:
-    """Waits for ``may_park`` until the monotonic ``until``, or a slice; returns ``may_park``.
+    """Waits until ``may_park`` is true, or until the monotonic time ``until``; returns ``may_park``.
 
-    The caller is counted in ``crowded``.
+    The caller is counted in ``Accumulator.crowded``.
     """
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
@@ -188,8 +188,8 @@ cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t u
 cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders) except -1:
     """Sets a topic's partitions and leaders: ``leaders[i]`` is the broker id for partition i, or -1.
 
-    ``topic_id``: 16 bytes, or empty if the cluster has none. Raises MemoryError; nothing has changed then
-    apart from allocated structures.
+    ``topic_id``: 16 bytes, or empty if the cluster has none. If it raises MemoryError, nothing has changed
+    except that some structures were allocated.
     """
     cdef Topic* t = &state.c
     cdef int count = len(leaders)
@@ -209,8 +209,8 @@ cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, lis
                 nodes[i] = make_node(&acc.c, leader)
         # One critical section: the partitioner relies on available partitions having a leader.
         pthread_mutex_lock(&acc.c.lock)
-        # At least as many as before it was forgotten: if there are fewer now, the next metadata may bring
-        # them back.
+        # At least as many as before the topic was forgotten: if there are fewer partitions now, the next
+        # metadata may contain the others again.
         failed = widen(&acc.c, t, max(count, kept_count))
         if not failed:
             if kept is not None:
@@ -259,8 +259,8 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         pthread_mutex_unlock(&acc.c.lock)
         out.sealing = NULL
         result = OUT_OF_MEMORY
-        # Allocate before the append: once the record is in a batch nothing may fail, or the record would
-        # fail and be sent as well.
+        # Allocate before the append: once the record is in a batch, nothing must fail. Otherwise the record
+        # would both fail and be sent.
         target = <Forward*>calloc(1, sizeof(Forward))
         if target != NULL:
             grant = 0
@@ -281,7 +281,7 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         if out.sealing == NULL:
             continue
         if acc.c.compression.wanted:
-            # There may be many, and the sender has other things to do.
+            # There may be many such batches, and this is the sender thread, which has other work.
             pthread_mutex_lock(&acc.c.lock)
             hand_over(&acc.c, out.sealing)
             pthread_mutex_unlock(&acc.c.lock)
@@ -320,7 +320,7 @@ cdef int discard(RecordAccumulator acc, Topic* t) except -1:
 
 
 cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
-    """Forgets an idle topic whose metadata was dropped: the next record parks and requests it again.
+    """Forgets an idle topic whose metadata was dropped: the next record is parked and requests it again.
 
     Only the sequences of its partitions are kept: about 150 of 1,200 bytes for a topic of three partitions.
     """
@@ -337,7 +337,7 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
         sequenced = copy_sequences(&acc.c, &state.c, <Sequences*><char*>kept)
     pthread_mutex_unlock(&acc.c.lock)
     if dropped:
-        # A thread that still uses the TopicInfo keeps it alive, and sees that it is gone.
+        # A thread that still uses the TopicInfo keeps it alive, and sees that the topic is ``gone``.
         acc.topics.pop(state.name, None)
         forks.borrowing += 1
         if sequenced:

@@ -5,11 +5,11 @@ from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partit
 
 cdef class TopicInfo:
     cdef Topic c
-    cdef int32_t pins         # bulk calls that use it now: a pinned topic is not forgotten. Under the GIL
+    cdef int32_t pins         # bulk calls that use it now: a pinned topic is not forgotten. The GIL guards it
     cdef readonly str name
     cdef bytes utf8               # the memory of c.name
 
-# Kept of a forgotten topic: the next sequence of each partition.
+# What is kept when a topic is forgotten: the next sequence of each partition.
 cdef struct Sequences:
     int64_t producer_id
     int16_t producer_epoch

@@ -82,7 +82,7 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
             n = NULL
         if n != NULL:
             n.id = node_id
-            n.takes = 1   # its first batch must wake the sender, which has the broker connected
+            n.takes = 1   # its first batch must wake the sender, which then connects to the broker
             n.next = a.nodes
             a.nodes = n
     pthread_mutex_unlock(&a.lock)
@@ -126,7 +126,7 @@ cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noex
         return 0
     withdraw(a, p)
     p.node = node
-    # Batches that the old leader has not answered come first: they may have to be sent again.
+    # First wait for the responses to the batches in flight to the old leader: they may have to be sent again.
     p.recovering = p.in_flight > 0
     return refresh(a, p)
 
@@ -135,7 +135,7 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
     """Sets a topic's id, 16 bytes. The lock is held.
 
     A different id means that the topic was created again: the batches in flight will be refused and sent
-    again, and no other batch may overtake them.
+    again, and no other batch must overtake them.
     """
     cdef int32_t i
     if memcmp(t.id, topic_id, 16) == 0:
@@ -167,8 +167,10 @@ cdef int list_available(Topic* t, int32_t count) noexcept nogil:
 
 
 cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
-    """Removes the oldest parked record of a topic from its queue. The record must be in a batch or failed by
-    now, so that a concurrent flush finds it in one place or the other. The lock is held."""
+    """Removes the oldest parked record of a topic from its queue. The lock is held.
+
+    The record must already be in a batch or have failed. Otherwise a concurrent flush would find it in
+    neither place."""
     cdef Parked* k = t.first_parked
     leave_waiting(a, t)
     t.first_parked = k.next
@@ -220,8 +222,8 @@ cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
 
 cdef inline bint at_rest(const Accumulator* a, const Partition* p) noexcept nogil:
     """Whether nothing refers to a partition: no queued or in-flight batch, and not the sender's heap of
-    partitions that back off. With an open gate the control plane has no orders for it. The open transaction
-    knows what it has written and added."""
+    partitions in backoff. While the gate is open, the control plane has no pending orders for the partition.
+    An open transaction refers to the partitions that it has written to or added."""
     return (
         p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
         and (a.transaction == 0 or (p.written_in != a.transaction and p.joining != a.transaction))
@@ -229,9 +231,10 @@ cdef inline bint at_rest(const Accumulator* a, const Partition* p) noexcept nogi
 
 
 cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
-    """Removes a topic from the list of all topics, unless it has records under way; returns whether it did.
+    """Removes a topic from the list of all topics, unless it is still in use; returns whether it did.
 
-    The lock is held. Its sequences can still be read, see ``copy_sequences``.
+    A topic is in use while it has parked records or a partition that is not ``at_rest``. The lock is held.
+    The sequences of a removed topic can still be read, see ``copy_sequences``.
     """
     cdef int32_t i
     if t.first_parked != NULL or t.gone:

@@ -14,21 +14,21 @@ A partition is in at most one list, so finding work never requires a scan of all
                 flight to its broker when it was created are answered: at once on an idle connection; under
                 load it gathers records until then. FIFO
     SENDABLE    its oldest batch is full or has lingered, or a thread flushes, closes or waits for memory
-    JOINING     the open transaction does not have the partition yet; the control plane takes it from here,
+    JOINING     the partition is not in the open transaction yet; the control plane takes it from this list,
                 once per transaction, and has it added
 
-A request takes one batch of each partition from the head of SENDABLE; a partition with more batches goes to
-the tail. So every partition gets its turn, no matter how much the others have.
+A request takes one batch of each partition from the head of SENDABLE; a partition with more batches moves to
+the tail. So every partition gets its turn, no matter how many batches the others have.
 
 A broker that answers within microseconds would get a request for every few records, and the requests would
 cost both sides more than the records. So with linger_ms = 0 an open batch also lingers if records stream:
-about STREAM_FLOW of them went to the broker in the last FLOW_NS, and no thread was in ``get()`` for a record
-of the batch that was acknowledged last. It lingers for up to three quarters of a millisecond, in proportion
-to the flow up to FULL_FLOW: a slower stream would gather too few records to be worth that latency.
+about STREAM_FLOW of them were sent to the broker in the last FLOW_NS, and no thread was in ``get()`` for a
+record of the last acknowledged batch. It lingers for up to three quarters of a millisecond, in proportion to
+the flow up to FULL_FLOW: a slower stream would gather too few records to be worth that latency.
 
-Batches of many partitions are created at different times. Without coordination each would end its linger at
-a different time, with a wake-up of the sender and a request of its own. So when one batch has lingered,
-batches in the last quarter of their linger are sent with it.
+Batches of many partitions are created at different times. Without coordination, each would end its linger at
+a different time, and each would need its own request and wake-up of the sender. So when one batch has
+lingered, batches in the last quarter of their linger are sent with it.
 """
 
 from libc.stdint cimport uint32_t
@@ -56,8 +56,8 @@ from cyproducer.accumulator.structures cimport (
 )
 
 
-# Brokers forget idle producers after producer.id.expiration.ms, one day by default. Assuming it earlier costs
-# one round trip after a pause.
+# Brokers forget idle producers after producer.id.expiration.ms, one day by default. Assuming this earlier
+# costs one round trip after a pause.
 cdef int64_t FORGOTTEN_NS = 60_000_000_000
 
 
@@ -65,8 +65,8 @@ cdef enum:
     FLOW_NS = 4_000_000
     STREAM_FLOW = 256
     FULL_FLOW = 1024
-    MOST_INLINE = 16384           # bytes of a batch that the sender itself compresses
-    LINGER_PARTS = 4              # in the last part of its linger a batch is sent along with another
+    MOST_INLINE = 16384           # maximum bytes of a batch that the sender itself compresses
+    LINGER_PARTS = 4              # in the last part of its linger, a batch is sent together with another
 
 
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
@@ -210,7 +210,7 @@ cdef void hurry(Accumulator* a) noexcept nogil:
 
 
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
-    """Moves on the partitions whose batch has lingered, and those whose linger is about to end."""
+    """Moves partitions whose batch has lingered, or is about to have lingered, to their next list."""
     cdef Partition* p = a.lingering.first
     cdef int64_t until = now - a.stream_linger_ns
     if p == NULL or p.first.created_ns > until:
@@ -240,7 +240,7 @@ cdef bint has_work(Node* n) noexcept nogil:
 
 
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
-    """Closes a batch for appends. With a codec it is SEALING then, and the caller must have it compressed."""
+    """Closes a batch for appends. With a codec, it is SEALING now, and the caller must have it compressed."""
     b.state = SEALED if a.codec == 0 else SEALING
     b.raw_size = b.size
     b.partition.hint = b.size
@@ -258,7 +258,7 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Inserts a batch that comes back, or a part of one, before all younger batches."""
+    """Inserts a batch that is re-enqueued, or a part of a split batch, before all younger batches."""
     cdef Batch* at = p.first
     if at == NULL or at.first_record > b.first_record:
         b.next = at
@@ -296,7 +296,7 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t now) noexcept nogil:
-    """Gives a batch the next sequences of its partition, from 0 if the producer id or epoch is new.
+    """Assigns the next sequences of its partition to a batch, from 0 if the producer id or epoch is new.
 
     A broker that does not know a producer id accepts any first sequence:
 
@@ -329,8 +329,8 @@ cdef int32_t drain(
     """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in total.
 
     Takes at least one batch, however large. Returns the number of batches written to ``out``. With a codec,
-    a batch that was still open is SEALING: the caller compresses it. A large one is not taken yet: it goes to
-    the compression thread.
+    a batch that was still open is SEALING: the caller compresses it. A large batch is not taken yet: it is
+    passed to the compression thread.
     """
     cdef int32_t count = 0
     cdef int64_t total = 0

@@ -17,7 +17,7 @@ cdef enum AppendResult:
     TOPIC_GONE = 7        # the topic was forgotten meanwhile: look it up again
 
 cdef enum:
-    TICK_MS = 20          # more than the coarse clock can be behind between two ticks of the kernel
+    TICK_MS = 20          # more than the coarse clock can lag between two kernel ticks
     LEAST_WAIT = 16384    # bytes that a thread waits for, even if the partition's batches were smaller
 
 cdef struct Appended:
@@ -29,8 +29,8 @@ cdef struct Appended:
     bint wake             # whether the caller must wake the sender
 
 cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
-    """A timestamp for a record that has none: ``now_ms`` of the coarse clock, but not before the records in
-    front of it, whose timestamps may come from the exact clock. The lock is held."""
+    """A timestamp for a record that has none: ``now_ms`` of the coarse clock, but not earlier than the
+    preceding records, whose timestamps may be those of the exact clock. The lock is held."""
     if b.clock_ms - TICK_MS < now_ms < b.clock_ms:
         return b.clock_ms
     b.clock_ms = now_ms
@@ -45,7 +45,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef list unused_topics         # TopicInfos that are in the list of all topics but not in the dict
     cdef int32_t key_hash           # of new topics: number of the rule that hashes keys
     cdef int32_t keyless            # of new topics: a Keyless
-    cdef object unplaced            # None, or the error of the last parked record that found no partition
+    cdef object unplaced            # None, or the error of the last parked record that was not appended
     cdef public object refusal      # None, or the reason why no more records are accepted
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 

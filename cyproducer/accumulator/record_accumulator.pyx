@@ -5,9 +5,9 @@ re-enqueueing batches is inherited (``batch_outcomes``). Does not own the record
 metadata (``parked_records``), the lists of ready partitions (``ready_partitions``), the choice of a partition
 (``builtin_partitioner``), topics and brokers (``partition_table``), or sending.
 
-Threads: ``append`` runs on any application thread, usually with the GIL; the rest on the sender. One mutex
-guards everything. It is held for the tens of nanoseconds of an append, never while compressing, sending,
-waiting or acquiring the GIL.
+Threads: ``append`` runs on any application thread, usually with the GIL; the rest runs on the sender. One
+mutex guards everything. An append holds it for tens of nanoseconds. No thread holds it while compressing,
+sending, waiting or acquiring the GIL.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -107,7 +107,7 @@ cdef inline int64_t raw_limit(
     """The maximum size before compression of a batch that may have ``limit`` bytes on the wire.
 
     At most a quarter of the pool. If one batch could fill the pool, batches would be filled, sent and
-    acknowledged one after the other, never one filled while another is in flight.
+    acknowledged one after the other, and no batch would be filled while another is in flight.
     """
     if a.codec != 0:
         limit = <int64_t>(limit / max(t.compression_ratio * RATIO_MARGIN, 1.0 / MOST_RAW))
@@ -115,7 +115,7 @@ cdef inline int64_t raw_limit(
 
 
 cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
-    """Moves the topic's estimate towards the actual compression ratio, slowly down and faster up.
+    """Moves the topic's estimate towards the actual compression ratio, slowly downwards and faster upwards.
 
     An estimate that is too high makes batches smaller; with one that is too low, the broker refuses a batch.
     """
@@ -135,7 +135,7 @@ cdef class RecordAccumulator(Incomplete):
     ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
     ``ordered``: without idempotence, at most one batch per partition is in flight, so that a retry does not
     change the order. ``stream_linger_ms``: the longest linger if ``linger_ms`` is 0 and records stream in.
-    ``compressor``: a ``Compressor`` or None. ``compression_thread``: whether a thread of its own compresses
+    ``compressor``: a ``Compressor`` or None. ``compression_thread``: whether a separate thread compresses
     large batches that are due before they are full. ``spec``: a ``PartitionerSpec``, which sets key hashing
     and the policy for keyless records; None: those of the default partitioner. ``seed``: seeds the random
     choice of partitions; None: seeded by the system.
@@ -289,7 +289,7 @@ cdef class RecordAccumulator(Incomplete):
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
-        # The limit is checked too: the capacity is a power of two and may be well above batch_size.
+        # The limit is also checked: the capacity is a power of two and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
             hint = 0
             if b.size + bound <= b.limit:
@@ -405,8 +405,8 @@ cdef class RecordAccumulator(Incomplete):
         return b
 
     cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil:
-        """The size of a new batch's buffer: for a batch of the partition's usual size, at least ``floor``
-        bytes, within the batch limit. Never below ``least``.
+        """The size of a new batch's buffer: the usual size of the partition's batches, at least ``floor``
+        bytes, and within the batch limit. Never below ``least``.
         """
         cdef int64_t total = self.pool.total_bytes
         cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
@@ -442,7 +442,7 @@ cdef class RecordAccumulator(Incomplete):
         elif self.c.closed:
             error = ProducerClosedError(closed_text)
         else:
-            # Another thread has begun a transaction since.
+            # Another thread has begun a transaction in the meantime.
             error = IllegalStateError("send(): no transaction was open when the record came")
         # For SendPath._note_refused.
         error.without_transaction = True
@@ -452,7 +452,7 @@ cdef class RecordAccumulator(Incomplete):
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled, and passes it to the sender. Called with the GIL,
-        which is released meanwhile."""
+        which is released during compression."""
         cdef bint wake
         try:
             with nogil:
@@ -475,7 +475,8 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t room
         cdef int64_t made = -1
         cdef uint8_t* to
-        # Functions of their own take the GIL: a function that has a block with it always does when it ends.
+        # Separate functions acquire the GIL: a function with a ``with gil`` block always acquires the GIL
+        # when it returns.
         if self.native is None:
             return self._compress_with_gil(b)
         room = self.native.most(b.size - BATCH_HEADER)
@@ -531,7 +532,7 @@ cdef class RecordAccumulator(Incomplete):
         b.capacity = capacity
 
     def opens_batch(self, str name not None, int32_t partition, int64_t bound):
-        """Returns whether a record of up to ``bound`` bytes needs a new batch, as no open one has room."""
+        """Returns whether no open batch has room for a record of up to ``bound`` bytes."""
         cdef TopicInfo state = self.topics.get(name)
         cdef Batch* last = NULL
         if state is None:
@@ -544,9 +545,9 @@ cdef class RecordAccumulator(Incomplete):
         return opens
 
     def unfinished(self):
-        """Returns topic -> how many of its records have no outcome yet, for the topics that have any.
+        """Returns topic -> number of its records that have no outcome yet, for the topics that have any.
 
-        Reads the whole queue once per topic: for the end of a producer, not for each record.
+        Reads the whole queue once per topic: call it when a producer ends, not for each record.
         """
         cdef dict found = {}
         cdef TopicInfo state
@@ -597,7 +598,7 @@ cdef class RecordAccumulator(Incomplete):
         self._add(METADATA_WAIT_NS, ns)
 
     def add_transaction_time(self, str step not None, int64_t ns):
-        """Adds time that an application thread has spent in a call of transactions.
+        """Adds time that an application thread has spent in a transaction call.
 
         ``step``: init, begin, send-offsets, commit or abort.
         """
@@ -611,7 +612,7 @@ cdef class RecordAccumulator(Incomplete):
         pthread_mutex_unlock(&self.c.lock)
 
 
-# What the compression thread calls. It ends before the accumulator does.
+# The functions that the compression thread calls. That thread ends before the accumulator is freed.
 cdef void compress_aside(void* accumulator, Batch* b) noexcept nogil:
     (<RecordAccumulator>accumulator).compress(b)
 

@@ -12,8 +12,8 @@ from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef void take_off_wire(Accumulator* a, Batch* b) noexcept nogil:
-    """Notes that a batch's request is over. Its partition may send again: call ``refresh`` once the batch is
-    in its new place.
+    """Notes that a batch's request has ended. Its partition may be ready to send again: call ``refresh`` once
+    the batch is in its new place.
     """
     cdef Partition* p = b.partition
     if b.in_request:
@@ -25,7 +25,7 @@ cdef void take_off_wire(Accumulator* a, Batch* b) noexcept nogil:
 
 
 cdef void settle(Batch* b) noexcept nogil:
-    """Removes a batch that has its outcome, or is given up, from the unsettled batches."""
+    """Removes a batch that has its outcome, or is replaced, from the unsettled batches."""
     cdef Partition* p = b.partition
     cdef int32_t i = 0
     if b.base_sequence < 0:
@@ -41,9 +41,10 @@ cdef void settle(Batch* b) noexcept nogil:
 
 
 cdef void note_gap(const Batch* b, bint moves) noexcept nogil:
-    """In a transaction: a batch is certainly not in the log, and is about to be replaced, or to fail alone.
+    """In a transaction, notes a batch that is certainly not in the log, and is about to be replaced or to
+    fail alone.
 
-    ``moves``: not all of its records are sent again, so that those behind it get other sequences.
+    ``moves``: not all of its records are sent again, so the records behind it get different sequences.
     """
     cdef Partition* p = b.partition
     if not p.has_gap or b.first_record < p.gap_record:
@@ -56,9 +57,10 @@ cdef void note_gap(const Batch* b, bint moves) noexcept nogil:
 cdef bint strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
     """Removes the sequences of the batches from ``from_record`` on, which are certainly not in the log.
 
-    None of them is in flight. In a transaction the epoch stays, and the records get the sequences from the
-    gap on. If all are sent again, each gets its old one: a late request of the old batches is a duplicate.
-    Returns whether that is not so for a batch which a late request may still have.
+    None of them is in flight. In a transaction, the epoch stays, and the records get the sequences from the
+    gap on. If all records are sent again, each gets its old sequence, so a late request with the old batches
+    is a duplicate. Returns True if sequences change although a late request may still contain one of these
+    batches.
     """
     cdef bint late = False
     cdef int32_t kept = 0
@@ -70,8 +72,8 @@ cdef bint strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noe
         if b.first_record >= from_record:
             late |= b.ambiguous and p.gap_moves
             b.base_sequence = -1
-            # In a transaction a late request is appended, if the records before it get there first. Otherwise
-            # the new epoch refuses it.
+            # In a transaction, the broker appends a late request if the records before it arrive first.
+            # Outside a transaction, the broker refuses a late request because of the new epoch.
             b.ambiguous &= p.has_gap
         else:
             p.unsettled[kept] = b
