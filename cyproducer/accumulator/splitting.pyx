@@ -2,13 +2,14 @@
 
 Owns splitting and excluding, which keep the order and the futures of the records, and lowering the topic's
 limit. Does not own the limit of new batches or the compression estimate otherwise (``record_accumulator``),
-or the decision to split (``control/batch_fate``). Runs on the sender, with the GIL, which a compressed batch
-needs anyway.
+or the decision to split (``control/batch_fate``). Runs on the sender, with the GIL, which decompression needs
+anyway.
 
 A refused batch is cut in half, not into parts of ``batch_size``: that was its limit, and it was too large.
 Each split makes progress, and the topic's next batches are limited to the size of the halves
 (``batch_limit``). Batches that were filled before the limit was known are cut into as many parts as needed.
-So a small limit costs a few requests once, one for each batch that was queued then, and a probe now and then.
+So a small limit costs a few requests once, one for each batch that was queued at that time, and an occasional
+probe.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -120,7 +121,7 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
 cdef Batch* cut_off(
     RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target
 ) noexcept nogil:
-    """The next part of ``b``, from ``at`` on, which is moved behind the part; NULL if malloc fails.
+    """The next part of ``b``, from ``at`` on; moves ``at`` behind that part. NULL if malloc fails.
 
     The part ends with the record that reaches ``target`` bytes, or with its ``most``-th record.
     """
@@ -170,7 +171,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
     if was_probe(b):
         return limit
     if limit == 0:
-        # A batch that compressed worse than expected may be larger than batch_size; its half may be too.
+        # A batch that compressed worse than expected may be larger than batch_size, and so may its half.
         limit = a.batch_size
     return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
@@ -265,9 +266,9 @@ cdef int forward(const Batch* b, Batch* part) except -1:
 cdef int split(RecordAccumulator acc, Batch* b) except -1:
     """Replaces a batch that is in a request with its parts, without sequences, and frees it.
 
-    The parts are queued before all younger batches. The records' futures and callbacks follow them. On an
-    exception (MemoryError, or an exception of decompression, which is a lack of memory too in its own words)
-    the batch is unchanged. The batch must have at least two records.
+    The parts are queued before all younger batches. The records' futures and callbacks follow the parts. On
+    an exception, the batch is unchanged. The exception is MemoryError, or one of the decompression library,
+    which also means a lack of memory. The batch must have at least two records.
     """
     cdef Accumulator* a = &acc.c
     cdef int64_t limit = smaller_limit(a, b)

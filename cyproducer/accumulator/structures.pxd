@@ -26,8 +26,8 @@ cdef struct RecordView:
     int64_t timestamp_ms      # -1: now
 
 cdef enum BatchState:
-    OPEN = 0                  # takes records
-    SEALING = 1               # takes no more; one thread compresses it, and no other touches it
+    OPEN = 0                  # accepts records
+    SEALING = 1               # accepts no more records; one thread compresses it, and no other accesses it
     SEALED = 2                # ready to be drained
 
 cdef struct Batch:
@@ -67,12 +67,12 @@ cdef enum:
     MOST_UNSETTLED = 5        # batches per partition and producer id that brokers remember
 
 cdef enum Gate:
-    GATE_OPEN = 0             # all batches may be sent
-    GATE_UNSETTLED = 1        # only batches that have a sequence may be sent
-    GATE_SHUT = 2             # no batch may be sent
+    GATE_OPEN = 0             # all batches can be sent
+    GATE_UNSETTLED = 1        # only batches that have a sequence can be sent
+    GATE_SHUT = 2             # no batch can be sent
 
 cdef enum Membership:
-    NOWHERE = 0               # nothing to send, or not allowed to
+    NOWHERE = 0               # nothing to send, or sending is not allowed now
     LINGERING = 1             # an open batch waits for linger_ms, or the stream linger, to elapse
     GATHERING = 2             # linger 0: an open batch waits for its broker's in-flight requests
     SENDABLE = 3              # its oldest batch goes into the next request
@@ -83,18 +83,18 @@ cdef struct Partition:
     Partition* next
     Topic* topic
     Node* node                # the leader; NULL while unknown
-    Batch* first              # the queue, oldest first; only the last one may be open
+    Batch* first              # the queue, oldest first; only the last batch can be open
     Batch* last
     int64_t mark              # GATHERING: sendable when its node has answered this many requests
     int64_t retry_at_ns       # end of its backoff; 0: none
-    int64_t hint              # initial size of the next batch: the last batch's size, had memory allowed
-    int64_t records           # records appended to it, ever
+    int64_t hint              # initial size of the next batch: the size that the last batch needed
+    int64_t records           # records ever appended to it
     int64_t producer_id       # the producer id of its sequences; meaningless before the first batch
     int64_t sequenced_ns      # when a batch last got its sequences
     int64_t gap_record        # in a transaction with `has_gap`: the first record of the oldest absent batch
-    int64_t joining           # number of the last transaction that it was to be added to
+    int64_t joining           # number of the last transaction that the control plane was to add it to
     int64_t joined            # number of the last transaction that it was added to
-    int64_t written_in        # number of the transaction that the next two fields are of; 0: none
+    int64_t written_in        # number of the transaction that the next two fields belong to; 0: none
     int64_t first_offset      # of its records that were acknowledged in that transaction
     int64_t last_offset
     Batch* unsettled[MOST_UNSETTLED]  # batches with a sequence and without an outcome, in sequence order
@@ -105,12 +105,12 @@ cdef struct Partition:
     int32_t queued            # batches in the queue
     int32_t in_flight         # batches in unanswered requests
     int8_t membership
-    int8_t gate               # a Gate, set by the control plane: which batches may be sent
+    int8_t gate               # a Gate, set by the control plane: which batches can be sent
     int8_t known              # its broker has acknowledged a batch of this producer id and remembers it
     int8_t awaited            # a thread was in get() for a record of the last acknowledged batch
-    int8_t has_gap            # a batch of the transaction is absent, and those behind it
-    int8_t gap_moves          # the records behind the absent batch get other sequences
-    int8_t recovering         # a batch came back, or the leader changed: in-flight requests end first
+    int8_t has_gap            # a batch of the transaction, and those behind it, are absent from the log
+    int8_t gap_moves          # the records behind the absent batch get different sequences
+    int8_t recovering         # a batch was re-enqueued, or the leader changed: in-flight requests end first
     int16_t producer_epoch
 
 cdef struct PartitionList:
@@ -122,11 +122,11 @@ cdef struct PartitionList:
 cdef struct Node:
     Node* next
     int32_t id
-    int32_t takes             # set by the sender: new work for this broker should wake it up
+    int32_t takes             # set by the sender: new work for this broker should wake the sender
     void* transport             # set by the sender; NULL while no connection accepts requests
-    int64_t sent              # requests put in flight, ever
-    int64_t answered          # requests answered or given up, ever
-    int64_t waiting_since_ns  # since when batches are ready and none was sent; 0: no batch waits
+    int64_t sent              # requests ever put in flight
+    int64_t answered          # requests ever answered, or lost with their connection
+    int64_t waiting_since_ns  # time since which batches are ready and none was sent; 0: no batch waits
     int64_t flow              # recently sent records; decays to 0 within FLOW_NS
     int64_t flow_ns           # when `flow` was computed
     PartitionList sendable
@@ -152,7 +152,7 @@ cdef struct Topic:
     int8_t gone               # forgotten, and in no list: a thread that holds a pointer looks it up again
     const char* name          # UTF-8, not terminated
     int32_t name_size
-    uint8_t id[16]            # zero if the broker gave none
+    uint8_t id[16]            # zero if the broker reported none
     Partition** partitions
     int32_t partition_count   # 0: no metadata yet
     int32_t partition_room
@@ -162,7 +162,7 @@ cdef struct Topic:
     int32_t key_hash          # number of the rule that hashes keys
     int32_t keyless           # a Keyless: the policy for records without a key
     int32_t sticky            # the current partition of keyless records; -1: none chosen
-    int64_t sticky_bytes      # bytes that went there since it was chosen
+    int64_t sticky_bytes      # bytes appended to that partition since it was chosen
     int64_t batch_limit       # maximum batch size after a batch was refused as too large; 0: batch_size
     int64_t probe_at_ns       # from this time on the next batch may be a probe
     int64_t probe_wait_ns     # delay before the next probe
@@ -176,10 +176,10 @@ cdef struct Topic:
 
 # Compresses large batches that are due before they are full: see compression_thread.
 cdef struct CompressionThread:
-    int32_t wanted            # there is a codec that needs no GIL
+    int32_t wanted            # the thread is enabled, and there is a codec that does not need the GIL
     int32_t started
     int32_t stopping
-    int32_t process           # the one in which it was started: a forked child has no such thread
+    int32_t process           # pid of the process that started it: a forked child has no such thread
     pthread_t thread
     Batch* first              # its queue, oldest first
     Batch* last
@@ -210,13 +210,13 @@ cdef struct Accumulator:
     int32_t codec
     int32_t idempotent        # batches get sequences
     int32_t one_in_flight     # without sequences: one batch in flight per partition, to keep the order
-    int64_t producer_id       # -1: not known yet, or given up
+    int64_t producer_id       # -1: not known yet, or discarded
     int16_t producer_epoch
-    int32_t closed            # takes no more records, and hurries
-    int32_t refusing          # takes no records: closed, or no transaction is open
+    int32_t closed            # accepts no more records, and makes all batches sendable
+    int32_t refusing          # accepts no records: closed, or no transaction is open
     int64_t transaction       # number of the open or last transaction; 0: no transactional id
     int32_t adds_partitions   # a partition must be added to the transaction before it is written to
-    int32_t wrote             # a batch of the transaction went into a request
+    int32_t wrote             # a batch of the transaction was put into a request
     int32_t ending            # the sender calls the control plane once nothing is incomplete or on the wire
     int64_t on_wire           # batches in unanswered requests
     PartitionList joining

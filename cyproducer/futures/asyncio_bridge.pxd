@@ -6,10 +6,10 @@ from cyproducer.futures.loop_inbox cimport Inbox
 
 cdef class Group:
     cdef LoopOutcomes outcomes
-    cdef Group other              # of the same batch, with other outcomes
+    cdef Group other              # another group of the same batch, of other LoopOutcomes
     cdef list records
     cdef list futures
-    # Held, so that its address means no other batch meanwhile.
+    # A reference is held, so that its address is not reused for another batch.
     cdef Delivery* delivery
 
 
@@ -17,7 +17,7 @@ cdef class LoopInbox:
     cdef Inbox* entries
     cdef dict groups              # address of a Delivery -> Group
     cdef int read_fd              # -1 once closed
-    cdef int write_fd             # maybe the same
+    cdef int write_fd             # may be the same as read_fd
     cdef void close(self) noexcept
     cdef int deliver(self) except -1
 
@@ -28,7 +28,7 @@ cdef class LoopOutcomes:
     cdef type kind                # of the metadata; None: RecordMetadata
     cdef bint without_metadata
     cdef int32_t followed         # records since the loop had a turn
-    cdef bint makes_own           # whether the loop's futures are asyncio's
+    cdef bint makes_own           # whether the loop creates asyncio's own futures
     cdef object __weakref__
     cpdef bint due(self) noexcept
     cdef bint _serves(self, object loop) except -1

@@ -26,7 +26,8 @@ class LoopOutcomes:
     def due(self) -> bool:
         """Whether the loop should have a turn before another record is sent.
 
-        A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
+        Otherwise, a task that only sends would keep the loop from running other tasks, and all outcomes would
+        stay in memory.
         """
     def had_a_turn(self) -> None:
         """Notes that the loop has run since the last record."""

@@ -1,11 +1,11 @@
 """Passes outcomes of records to an asyncio loop: one entry per batch, one wake-up for many batches.
 
 Owns the asyncio futures that follow ``RecordFuture``s, until they are set, and one reader per loop, which
-sets them. Does not own the outcomes (``delivery``) or the way of a completed batch from the sender thread to
-the loop (``futures/loop_inbox``). No other thread has a part in it.
+sets them. Does not own the outcomes (``delivery``) or passing a completed batch from the sender thread to the
+loop (``futures/loop_inbox``).
 
-All futures of a batch form a group, because a batch completes as a whole. Everything here is for the loop's
-thread.
+All futures of a batch form a group, because a batch completes as a whole. Everything here runs on the loop's
+thread; no other thread is involved.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ cdef extern from "<unistd.h>" nogil:
 cdef object Future = asyncio.Future
 
 cdef enum:
-    # A turn of the loop takes as long as a few records, or some tens of them if outcomes have arrived.
+    # A turn of the loop takes as long as sending a few records, or some tens of records if outcomes have
+    # arrived.
     MOST_FOLLOWED = 4096
     SOME_FOLLOWED = 256
 
@@ -121,7 +122,7 @@ cdef class LoopInbox:
             inbox_unref(self.entries)
 
     cdef void close(self) noexcept:
-        """Has nothing announced any more. For a loop that will not run again."""
+        """Stops all announcements. For a loop that will not run again."""
         inbox_close(self.entries)
         if self.read_fd >= 0:
             c_close(self.read_fd)
@@ -155,7 +156,8 @@ cdef class LoopInbox:
 cdef class LoopOutcomes:
     """The asyncio futures of one loop that follow records, of any producer.
 
-    ``follow`` is for the loop's thread. Refers to the loop weakly, so that a map from loops may hold it.
+    Call ``follow`` on the loop's thread. Holds a weak reference to the loop, so that it can be a value in a
+    mapping that has loops as weak keys.
     """
 
     def __init__(self, loop, kind=None, bint without_metadata=False):
@@ -164,7 +166,7 @@ cdef class LoopOutcomes:
             loop: the asyncio loop.
             kind: the named tuple that futures get as their result: (topic, partition, TopicPartition, offset,
                 timestamp, timestamp type, None). None: ``RecordMetadata``.
-            without_metadata: their result is None.
+            without_metadata: whether the result of the futures is None instead.
         """
         self.loop = weakref.ref(loop)
         self.inbox = inbox_of(loop)
@@ -175,13 +177,14 @@ cdef class LoopOutcomes:
         self.without_metadata = without_metadata
 
     def serves(self, loop):
-        """Whether this is for ``loop``."""
+        """Whether this object is for ``loop``."""
         return self._serves(loop)
 
     cpdef bint due(self) noexcept:
         """Whether the loop should have a turn before another record is sent.
 
-        A task that only sends would keep it from running other tasks, and all outcomes would stay in memory.
+        Otherwise, a task that only sends would keep the loop from running other tasks, and all outcomes would
+        stay in memory.
         """
         return self.followed >= MOST_FOLLOWED or (
             self.followed >= SOME_FOLLOWED and cyp_peek64(&self.inbox.entries.length) != 0
@@ -199,7 +202,7 @@ cdef class LoopOutcomes:
         return alive == <PyObject*>loop
 
     def follow(self, RecordFuture record not None):
-        """Returns an asyncio future that gets the outcome of ``record``. Cancelling it changes nothing else.
+        """Returns an asyncio future that gets the outcome of ``record``. Cancelling it has no other effect.
 
         Raises ``IllegalStateError`` in a forked child, for a record that the parent sent.
         """
@@ -239,7 +242,7 @@ cdef class LoopOutcomes:
             delivery_ref(group.delivery)
             self.inbox.groups[key] = group
             if first is not None:
-                # It will be announced to this loop.
+                # The batch will be announced to this loop anyway.
                 return 0
             announced = announce_to(group.delivery, self.inbox.entries)
             if announced > 0:
@@ -256,7 +259,7 @@ cdef class LoopOutcomes:
         self.followed = 0
         for i in range(len(group.futures)):
             try:
-                # Some are for later: a batch that was divided completes in parts.
+                # Some futures stay pending: a batch that was split completes in parts.
                 self._join(<RecordFuture>group.records[i], group.futures[i])
             except asyncio.InvalidStateError:
                 # It was cancelled.

@@ -5,7 +5,7 @@ cdef class BulkFuture:
     cdef Segments segments
     cdef readonly str topic
     cdef object callbacks          # None, or a list of (kind, function)
-    cdef bint followed             # whether a batch will call _follow, or has
+    cdef bint followed             # whether a batch will call _follow, or has called it
     cdef object metadata           # once the outcome is known
     cdef object error              # once it is known: None, or the exception
     cdef bint _settled(self) except -1

@@ -42,7 +42,7 @@ class BulkMetadata:
     ranges: list[OffsetRange]
     def __init__(self, topic: str, ranges: list[OffsetRange], rows: RowOffsets | None) -> None: ...
     def rows(self) -> RowOffsets:
-        """The ``RowOffsets``, made at the first call: 12 bytes per row."""
+        """The ``RowOffsets``, created by the first call: 12 bytes per row."""
 
 @final
 class BulkFuture:
@@ -63,7 +63,7 @@ class BulkFuture:
     def succeeded(self) -> bool:
         """Whether every row was acknowledged."""
     def failed(self) -> bool:
-        """Whether every row has an outcome, and some have finally failed."""
+        """Whether every row has an outcome, and some have permanently failed."""
     def retriable(self) -> bool:
         """Whether sending the failed rows again, as new records, may succeed."""
     @property

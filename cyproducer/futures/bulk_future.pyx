@@ -2,11 +2,11 @@
 
 Owns ``BulkFuture`` and its results, ``BulkMetadata`` and ``RowOffsets``. Does not own the rows' segments
 (``bulk_segments``), the batches' outcomes (``delivery``) or the callback thread
-(``futures/callback_thread``). Any thread may query it, wait or add callbacks.
+(``futures/callback_thread``). Any thread can query it, wait or add callbacks.
 
-Waiting for all rows is waiting for one batch after the other: there are few, and most are done by then.
-Callbacks work the same way: a ``RecordFuture`` in the first batch without an outcome calls ``_follow``, which
-continues with the next such batch.
+To wait for all rows, it waits for one batch after the other: there are few batches, and most have completed
+by then. Callbacks work the same way: a ``RecordFuture`` in the first batch without an outcome calls
+``_follow``, which continues with the next such batch.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -38,7 +38,7 @@ from cyproducer.errors import BulkSendError, KafkaTimeoutError
 
 
 cdef object missing(str name):
-    """The attribute of a future that its metadata has."""
+    """A placeholder for an attribute that the future's metadata has, not the future."""
     return Missing(f"a BulkFuture has no {name}, its metadata has: future.get().{name}")
 
 
@@ -132,7 +132,7 @@ cdef class BulkMetadata:
         self._rows = rows
 
     def rows(self):
-        """The ``RowOffsets``, made at the first call: 12 bytes per row."""
+        """The ``RowOffsets``, created by the first call: 12 bytes per row."""
         if self._rows is None:
             self._rows = RowOffsets(*self._segments.offsets())
         return self._rows
@@ -190,7 +190,7 @@ cdef class BulkFuture:
         return False
 
     cdef object _learn(self):
-        """Makes the metadata and the error from the outcome, which must be known; returns the error."""
+        """Creates the metadata and the error from the outcome, which must be known; returns the error."""
         cdef BulkMetadata metadata
         if self.metadata is None:
             metadata = BulkMetadata(self.topic, self.segments.ranges(), None)
@@ -220,7 +220,7 @@ cdef class BulkFuture:
         return self._settled() and self._learn() is None
 
     def failed(self):
-        """Whether every row has an outcome, and some have finally failed."""
+        """Whether every row has an outcome, and some have permanently failed."""
         return self._settled() and self._learn() is not None
 
     def retriable(self):
@@ -385,7 +385,7 @@ cdef class BulkFuture:
 
 
 cdef object failure(str topic, Segments segments, BulkMetadata metadata):
-    """The error for rows that failed, some or all."""
+    """The error for a call of which some or all rows failed."""
     failures = segments.failures()
     lost = segments.rows - metadata.count
     return BulkSendError(

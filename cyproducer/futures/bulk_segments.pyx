@@ -1,11 +1,11 @@
-"""Tracks where the rows of one call went: four bytes per row, and one segment per run of rows in a batch.
+"""Tracks where the rows of one call are: four bytes per row, and one segment per run of rows in a batch.
 
 Owns recording rows as they are appended, checking whether all have an outcome, and walking the rows: each
-row's partition is stored, its offset is found with one cursor per partition that has rows. Does not own the
-outcomes (``delivery``) or waiting for them (``bulk_future``).
+row's partition is stored, and its offset is found with one cursor per partition that has rows. Does not own
+the outcomes (``delivery``) or waiting for them (``bulk_future``).
 
 Threads: one thread appends, without the GIL and under the accumulator's lock, and passes the object on. After
-that, any thread with the GIL may read it. Segments change again only if a batch is split: its delivery is
+that, any thread with the GIL can read it. Segments change again only if a batch is split: its delivery is
 *forwarded*, and its segment is replaced by segments of the parts, under the forward lock.
 """
 
@@ -101,7 +101,7 @@ cdef class Segments:
             free(self.chains.slots)
 
     cdef int finish(self, int64_t prepared) except -1:
-        """Frees memory that was not used, of the room for ``prepared`` rows, or is no longer needed."""
+        """Frees the unused part of the room for ``prepared`` rows, and memory that is no longer needed."""
         cdef Segment* less
         cdef int32_t* fewer
         if self.used < self.room:
@@ -153,7 +153,7 @@ cdef class Segments:
             delivery_unref(old)
 
     cdef int expand(self, Segment* s) noexcept nogil:
-        """Replaces a segment of a split batch by segments of the parts; returns 0 if there is no memory.
+        """Replaces a segment of a split batch with segments of the parts; returns 0 if there is no memory.
 
         The caller drops the reference to the segment's old delivery.
         """
@@ -167,8 +167,8 @@ cdef class Segments:
         if not self.make_room(parts):
             return 0
         s = &self.items[at]
-        # The first part takes the segment's place. The others go to the end of the array, and behind it in
-        # the partition's chain.
+        # The first part takes the segment's place. The others are appended to the array, and follow the first
+        # part in the partition's chain.
         s.delivery = targets[0].to
         s.first = targets[0].index
         s.count = 1
@@ -190,7 +190,7 @@ cdef class Segments:
     # Once all have an outcome
 
     cdef list ranges(self):
-        """An ``OffsetRange`` per run of acknowledged rows, sorted, adjacent ones joined."""
+        """An ``OffsetRange`` per run of acknowledged rows, sorted, with adjacent ranges joined."""
         cdef Segment* s
         cdef int32_t i
         found = []
@@ -299,8 +299,8 @@ cdef class Segments:
         if taken == NULL or not new_chains(cursor, self.chains.used):
             free(taken)
             raise MemoryError(f"cannot allocate memory to walk the partitions of {self.rows} rows")
-        # A partition's first segment precedes its others in the array: the later parts of a split one went to
-        # the end.
+        # A partition's first segment precedes its others in the array: the later parts of a split segment
+        # were appended.
         for i in range(self.used):
             chain = chain_of(cursor, self.items[i].partition)
             if chain.at < 0:
@@ -348,7 +348,7 @@ cdef class Segments:
 
 
 cdef bint new_chains(Chains* c, int32_t partitions) noexcept nogil:
-    """Makes an empty table for this many partitions; returns False if there is no memory."""
+    """Creates an empty table for this many partitions; returns False if there is no memory."""
     cdef int64_t slots = 4
     while slots < 2 * <int64_t>partitions:
         slots *= 2

@@ -3,8 +3,8 @@
 Owns one daemon thread per producer, started with the first callback. Does not own the callbacks
 (``futures/delivery``) or their queue (``futures/completion``).
 
-Callbacks need their own thread: the sender works without the GIL, and would have to wait for it, 5 ms next to
-a busy ``send()`` loop, for every batch with a callback; and a slow callback would stop the sender.
+Callbacks need their own thread. The sender works without the GIL: for every batch with a callback, it would
+have to wait for the GIL, 5 ms next to a busy ``send()`` loop. And a slow callback would block the sender.
 """
 
 import logging
@@ -21,13 +21,13 @@ log = logging.getLogger("cyproducer")
 
 
 class CallbackThread:
-    """Runs callbacks in order of completion. ``start`` may be called from any thread, once."""
+    """Runs callbacks in order of completion. ``start`` can be called once, from any thread."""
 
     def __init__(self, name: str, most: int = 100_000) -> None:
         """
         Args:
             name: the name of the thread.
-            most: how many records may wait for their callbacks before ``send()`` blocks.
+            most: how many records can wait for their callbacks before ``send()`` blocks.
         """
         self.queue = CompletionQueue(self.start, most)
         self._name = name
@@ -55,7 +55,7 @@ class CallbackThread:
         try:
             self._run_callbacks()
         finally:
-            # The system reuses idents.
+            # The system reuses thread identifiers.
             self._ident = 0
             self._ended.set()
 
@@ -88,6 +88,6 @@ class CallbackThread:
         # Another thread may be starting it right now, with the first callback: then it cannot be joined yet.
         if thread is not None and not self.is_current() and self._runs.wait(waitable(timeout_s)):
             left = waitable(max(0.0, deadline - monotonic_s()))
-            # As a greenlet may wait. The rest takes no time.
+            # The caller may be a greenlet, which can wait for this event. join() then takes no time.
             if self._ended.wait(left):
                 thread.join(left)

@@ -6,7 +6,7 @@ from cyproducer.futures.delivery cimport CompletionList, Delivery, DriveFunction
 cdef class CompletionQueue:
     cdef CompletionList entries
     cdef object start             # called once, when the first callback is registered
-    cdef public object diagnosis  # None, or a weak reference to a function that says why nothing completes
+    cdef public object diagnosis  # None, or a weak reference to a function: returns why nothing completes
     cdef object lent              # the object that entries.drive_context points to
     cdef void lend(self, object owner, DriveFunction drive)
     cdef void take_back(self)

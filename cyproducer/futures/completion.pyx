@@ -48,7 +48,7 @@ cdef class CompletionQueue:
     """Completed deliveries whose callbacks must run, in order of completion.
 
     ``start`` is called when the first callback is added: a producer without callbacks needs no thread for
-    them. ``most``: how many records may wait for their callbacks before ``send()`` waits. Thread-safe.
+    them. ``most``: how many records can wait for their callbacks before ``send()`` waits. Thread-safe.
     """
 
     def __cinit__(self, start=None, int64_t most=100_000):
@@ -76,7 +76,7 @@ cdef class CompletionQueue:
         self.lent = None
 
     def ensure_started(self):
-        """Calls ``start`` the first time; again if it raised, for example because no thread could be
+        """Calls ``start`` the first time, and again if it raised, for example because no thread could be
         started."""
         if cyp_swap32(&self.entries.started, 1) or self.start is None:
             return
@@ -98,9 +98,9 @@ cdef class CompletionQueue:
         pthread_mutex_destroy(&self.entries.lock)
 
     def wake_through(self, int fd):
-        """Has 8 bytes written to a non-blocking eventfd or pipe whenever the queue is no longer empty.
+        """Sets a non-blocking eventfd or pipe that gets 8 bytes whenever the queue is no longer empty.
 
-        -1: nothing is written any more once this returns, and the descriptor may be closed.
+        -1: nothing is written once this returns, and the caller can close the descriptor.
         """
         pthread_mutex_lock(&self.entries.lock)
         self.entries.wake_fd = fd
@@ -114,7 +114,7 @@ cdef class CompletionQueue:
         pthread_mutex_unlock(&self.entries.lock)
 
     def disown(self):
-        """Empties and closes the queue in a forked child: the entries are the parent's, and none runs here.
+        """Empties and closes the queue in a forked child: the entries are the parent's, and do not run here.
 
         Takes no lock, because a thread of the parent may have held it. The thread that forked may be the one
         that runs callbacks: it finds the queue closed and empty.
@@ -163,7 +163,7 @@ cdef class CompletionQueue:
                 return False
 
     cdef Delivery* _pop(self) noexcept nogil:
-        """Takes the oldest delivery off the queue; NULL if it is empty. The lock is held."""
+        """Removes the oldest delivery from the queue; NULL if it is empty. The lock is held."""
         cdef Delivery* d = self.entries.first
         if d != NULL:
             self.entries.first = d.next
@@ -185,8 +185,8 @@ cdef class CompletionQueue:
         closed = self.entries.closed
         pthread_mutex_unlock(&self.entries.lock)
         if d == NULL and not closed and cyp_monotonic_ns() < deadline:
-            # The GIL is released only now: beside a thread that computes, getting it back takes 5 ms for each
-            # batch.
+            # The GIL is released only now: next to a thread that computes, acquiring it again takes 5 ms for
+            # each batch.
             with nogil:
                 pthread_mutex_lock(&self.entries.lock)
                 while self.entries.first == NULL and not self.entries.closed:
@@ -225,8 +225,8 @@ cdef class CompletionQueue:
                         left -= 1
                         self._catch_up(1)
                 except BaseException:
-                    # SystemExit, for example: it would end this thread, and so all later callbacks. The same
-                    # future may have more.
+                    # SystemExit, for example: it would end this thread, and no later callback would run. The
+                    # same future may have more callbacks.
                     log.exception("a callback of a record for topic %r raised", future.topic)
         finally:
             self._catch_up(left)
@@ -235,8 +235,8 @@ cdef class CompletionQueue:
     # The limit
 
     cdef void _catch_up(self, int64_t records) noexcept nogil:
-        """Takes ``records`` whose callbacks have run off the backlog."""
-        # A thread that waits counts itself in `waiting` first, and then looks at the backlog.
+        """Subtracts ``records``, whose callbacks have run, from the backlog."""
+        # A thread that waits first counts itself in `waiting`, and then reads the backlog.
         if cyp_add64(&self.entries.backlog, -records) > self._low() or not cyp_load32(&self.entries.waiting):
             return
         pthread_mutex_lock(&self.entries.lock)
@@ -248,7 +248,7 @@ cdef class CompletionQueue:
         return self.entries.most - min(self.entries.most // 2 + 1, <int64_t>ROOM)
 
     cdef bint in_callback(self) noexcept nogil:
-        """Whether a callback is the caller."""
+        """Whether the caller is a callback."""
         return cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident()
 
     cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1:
@@ -293,7 +293,7 @@ cdef class CompletionQueue:
 
     @property
     def lag_ns(self):
-        """How long the callbacks that wait longest have been due; 0 if none wait."""
+        """How long the oldest waiting callbacks have been due; 0 if none wait."""
         cdef int64_t since
         pthread_mutex_lock(&self.entries.lock)
         since = self.entries.running_due_ns

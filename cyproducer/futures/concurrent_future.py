@@ -1,8 +1,8 @@
 """Adapts outcomes to ``concurrent.futures`` and asyncio.
 
 Refuses waits that could never end. Does not own the outcome (``delivery``, ``bulk_future``) or the thread
-that passes it on. It is a separate module because ``concurrent.futures`` and asyncio take long to import. Any
-thread may call every function.
+that passes it on. It is a separate module because ``concurrent.futures`` and asyncio take long to import.
+Every function can be called by any thread.
 """
 
 import logging
@@ -47,8 +47,8 @@ class Outcome(Protocol[T_co]):
 class ConcurrentFuture(Future[T]):
     """The result of ``as_concurrent()``.
 
-    A callback sets it. So nothing would ever set it while another callback waits for it, or in a forked
-    child: there it asks the record's own future, which knows the outcome or refuses to wait.
+    A callback sets it. So it would never be set while another callback waits for it, or in a forked child. In
+    these cases it queries the record's own future, which knows the outcome or refuses to wait.
     """
 
     def __init__(self, record: Outcome[T]) -> None:
@@ -65,7 +65,8 @@ class ConcurrentFuture(Future[T]):
             return self._record.get()
         self._record._refuse_wait("result()")
         if look_for_hubs():
-            # A callback sets this future, on another thread, and eventlet's locks wake no waiter from there.
+            # A callback sets this future on another thread, and eventlet's locks do not wake waiters from
+            # another thread.
             try:
                 return self._record.get(seconds)
             except KafkaTimeoutError:

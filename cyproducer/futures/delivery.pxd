@@ -10,7 +10,7 @@ cdef enum DeliveryState:
     FAILED = 2
     FORWARDED = 3         # its records moved to other batches; see Forward
 
-# Where one record of a forwarded delivery went.
+# Where one record of a forwarded delivery is now.
 cdef struct Forward:
     Delivery* to          # a reference is held
     int32_t index         # the record's index in that batch
@@ -22,7 +22,7 @@ cdef struct Delivery:
     int32_t interested    # threads and callbacks that wait for the completion
     int32_t count         # records
     int32_t partition
-    int32_t waiting       # threads in get(); `interested` counts them too
+    int32_t waiting       # threads in get(); `interested` also counts them
     int32_t waking        # the first waiter was woken, each wakes the next; no waiter leaves the queue now
     Sleeper* first_sleeper
     Sleeper* last_sleeper
@@ -62,7 +62,7 @@ cdef struct CompletionList:
     Delivery* last
     int32_t closed
     int32_t started       # whether a thread runs callbacks
-    int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
+    int32_t foreign       # in a forked child: the records are the parent's, and do not complete here
     int32_t wake_fd       # 8 bytes are written to it when the queue is no longer empty; -1: none
     void* owner           # the CompletionQueue this is part of, borrowed
     DriveFunction drive   # NULL if no sender thread runs; set and read under the GIL
@@ -75,7 +75,7 @@ cdef class RecordFuture:
     cdef int32_t key_size         # bytes, -1 for None; the same for the next two
     cdef int32_t value_size
     cdef int32_t header_size
-    cdef void* listed             # NULL, or the next future in its delivery's list; the last one's is itself
+    cdef void* listed             # NULL, or the next future in its delivery's list; the last points to itself
     cdef int64_t timestamp_ms     # the record's own
     cdef readonly object topic    # str
     cdef object callbacks         # None, or a list of (kind, function)
@@ -117,7 +117,7 @@ cdef int wait_slice(Delivery* d, int64_t deadline) except -1
 cdef int refuse_wait(Delivery* d, str what, object future) except -1
 cdef int refuse_foreign(Delivery* d, object future) except -1
 cdef str why_pending(Delivery* d)
-# Lock and unlock what forwarding changes in futures; held for a few instructions, never while acquiring the
-# GIL.
+# Lock and unlock the fields of futures that forwarding changes. The lock is held for a few instructions,
+# never while acquiring the GIL.
 cdef void lock_forwards() noexcept nogil
 cdef void unlock_forwards() noexcept nogil

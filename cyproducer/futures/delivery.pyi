@@ -11,7 +11,7 @@ _B = TypeVar("_B")
 
 @type_check_only
 class WithDefault(Protocol[_T]):
-    """A callback such as ``lambda metadata, i=i: ...``: mypy refuses this lambda where a Callable is wanted.
+    """A callback such as ``lambda metadata, i=i: ...``: mypy rejects this lambda if a Callable is expected.
 
     A callback with a required keyword-only argument has no type here: pass a ``functools.partial``.
     """
@@ -47,7 +47,7 @@ class RecordFuture:
     def succeeded(self) -> bool:
         """Whether the broker acknowledged the record."""
     def failed(self) -> bool:
-        """Whether the record has finally failed."""
+        """Whether the record has permanently failed."""
     def retriable(self) -> bool:
         """Whether the record failed, and sending it again, as a new record, may succeed."""
     @property
@@ -73,7 +73,7 @@ class RecordFuture:
 
         Callbacks run on their own thread, in the order of a partition's records, or on the calling thread if
         the outcome is already known. An exception in a callback is logged and does not stop the others. A
-        future may have several callbacks.
+        future can have several callbacks.
         """
     @overload
     def add_callback(self, f: Callable[[RecordMetadata], object], **kwargs: Any) -> Self: ...
@@ -87,8 +87,8 @@ class RecordFuture:
     def add_callback(
         self, f: Callable[..., object], a: Any, b: Any, c: Any, /, *args: Any, **kwargs: Any
     ) -> Self: ...
-    # A record that send_all() refused may have another error, such as TypeError. A wider type here would
-    # refuse callbacks that are annotated with KafkaError.
+    # A record that send_all() refused may have another error, such as TypeError. With a wider type here, type
+    # checkers would reject callbacks that are annotated with KafkaError.
     @overload
     def add_errback(self, f: WithDefault[KafkaError], **kwargs: Any) -> Self:
         """Calls ``f(*args, exception, **kwargs)`` once the record has failed; see ``add_callback``."""

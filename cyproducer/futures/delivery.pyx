@@ -5,7 +5,7 @@ which is only (delivery, index) plus the sizes that the metadata reports. Comple
 and, if a thread waits, one wake-up: a record's offset is computed when it is read. Does not own the batches
 or the thread that runs callbacks (``futures/callback_thread``).
 
-Threads: the sender thread completes deliveries without the GIL; any thread may wait, query or add callbacks.
+Threads: the sender thread completes deliveries without the GIL; any thread can wait, query or add callbacks.
 
 How a waiter and the completer synchronize, without a lock on the common path:
 
@@ -14,8 +14,8 @@ How a waiter and the completer synchronize, without a lock on the common path:
     take the delivery's lock             is interested > 0?
     is state still PENDING? -> wait          take the lock, wake, take the callbacks
 
-All four are sequentially consistent, so at least one sees the other: either the completer sees the interest
-and takes the lock, or the waiter sees the state.
+All four accesses to ``interested`` and ``state`` are sequentially consistent, so at least one thread sees the
+other's change: either the completer sees the interest and takes the lock, or the waiter sees the state.
 """
 
 import logging
@@ -82,7 +82,7 @@ cdef int32_t last_partition = -1
 cdef object last_timestamp = -1
 cdef int64_t last_timestamp_ms = -1
 
-# As C variables: looking the classes up takes longer than filling them.
+# As C variables: looking up the classes takes longer than filling their instances.
 cdef type metadata_kind = RecordMetadata
 cdef type place_kind = TopicPartition
 
@@ -91,8 +91,8 @@ cdef pthread_mutex_t forward_lock
 
 
 def renew_lock():
-    """Makes the lock that all futures share; called again in a forked child, because a thread that exists
-    only in the parent may hold it."""
+    """Initializes the lock that all futures share; called again in a forked child, because a thread that
+    exists only in the parent may hold it."""
     cyp_mutex_init(&forward_lock)
 
 
@@ -121,7 +121,7 @@ cdef void delivery_unref(Delivery* d) noexcept nogil:
 
 
 cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
-    """Drops references; the last one frees. No lock may be held: dropping the error needs the GIL."""
+    """Drops references; the last one frees the delivery. Hold no lock: dropping the error needs the GIL."""
     cdef int32_t i
     if cyp_add32(&d.refs, -count) != 0:
         return
@@ -167,7 +167,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     if queue.last == NULL:
         queue.first = d
         if queue.wake_fd >= 0:
-            # If it is full, its reader is already being woken up.
+            # If the descriptor is full, its reader is already being woken.
             c_write(queue.wake_fd, &one, sizeof(one))
     else:
         queue.last.next = d
@@ -187,8 +187,8 @@ cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_app
 cdef void delivery_fail(Delivery* d, object error):
     """Fails a delivery: this producer does not deliver the records, for the reason in ``error``.
 
-    Keeps the GIL: thousands fail in a row, and beside a thread that computes each release of the GIL may
-    cost milliseconds.
+    Does not release the GIL: thousands of deliveries may fail in a row, and next to a thread that computes,
+    each release of the GIL can cost milliseconds.
     """
     Py_INCREF(error)
     d.error = <void*>error
@@ -205,7 +205,7 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
     cdef object _kept
     cdef bint drove = False
     if drive != NULL:
-        # The sender may be destroyed meanwhile.
+        # Without this reference, the sender could be destroyed meanwhile.
         _kept = <object>context
         try:
             with nogil:
@@ -225,7 +225,9 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
 
 cdef int await_in_greenlet(Delivery* d, int64_t until) except -1:
-    """``delivery_await`` for a greenlet, on which the sender never counts to send (``Delivery.waiting``)."""
+    """``delivery_await`` for a greenlet. Not counted in ``Delivery.waiting``: the sender never relies on a
+    greenlet to send.
+    """
     cyp_add32(&d.interested, 1)
     try:
         if not list_greenlet(d, until):
@@ -287,9 +289,9 @@ cdef list take_callbacks(Delivery* d):
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     """Forwards each record to its target; takes over the array and its references.
 
-    Called before any target can complete, by the thread that completes them. Moves the callbacks as well,
-    now. If they moved only when due, some would find their target pending and be listed there, and others
-    would find theirs complete and run at once, ahead of the first ones: out of order.
+    Called before any target can complete, by the thread that completes them. The callbacks also move now. If
+    they moved only when due, they could run out of order: some callbacks would find their target pending and
+    be listed there, while later ones would find their target complete and run at once.
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef RecordFuture future
@@ -322,7 +324,8 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
 
 
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
-    """Waits until a delivery has an outcome, ``deadline``, or the next check for signals, which it makes."""
+    """Waits until a delivery has an outcome, until ``deadline``, or until signals must be checked; checks
+    them."""
     cdef int64_t until = slice_end(deadline)
     cdef bint pending
     delivery_ref(d)
@@ -365,8 +368,8 @@ cdef int refuse_foreign(Delivery* d, object future) except -1:
 
 
 cdef str why_pending(Delivery* d):
-    """The end of a sentence: what keeps the producer from completing a delivery; empty if that is not
-    known."""
+    """The end of an error message: the reason why the producer has not completed a delivery; empty if it is
+    not known."""
     cdef CompletionQueue queue = <CompletionQueue>d.queue.owner
     cdef object diagnosis = None if queue.diagnosis is None else queue.diagnosis()
     return "" if diagnosis is None else f": {diagnosis()}"
@@ -381,7 +384,7 @@ cdef void unlock_forwards() noexcept nogil:
 
 
 cdef object place_of(object topic, int32_t partition):
-    """A ``TopicPartition``. Records of a batch, whose outcomes are read one after the other, share one."""
+    """A ``TopicPartition``. Records of a batch share one if their outcomes are read one after the other."""
     global last_place, last_partition
     cdef tuple place = last_place
     if last_partition != partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>topic:
@@ -394,7 +397,7 @@ cdef object place_of(object topic, int32_t partition):
 
 
 cdef object as_int(int64_t timestamp_ms):
-    """The number. Adjacent records often have the same timestamp, and share one."""
+    """The timestamp as an int. Adjacent records often have the same timestamp, and share one int."""
     global last_timestamp, last_timestamp_ms
     if timestamp_ms != last_timestamp_ms:
         last_timestamp = timestamp_ms
@@ -429,7 +432,7 @@ cdef object record_metadata(
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
-    """A future that has already failed: the record never reached a batch."""
+    """A future that has already failed: the record was never appended to a batch."""
     cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
     future.topic = topic
     future.refusal = told(error, False)
@@ -443,7 +446,7 @@ def failed_future(str topic not None, error not None):
 
 
 cdef object missing(str name):
-    """The attribute of a future that its metadata has."""
+    """A placeholder for an attribute that the future's metadata has, not the future."""
     return Missing(f"a RecordFuture has no {name}, its metadata has: future.get().{name}")
 
 
@@ -552,7 +555,7 @@ cdef class RecordFuture:
         return self._state() == ACKNOWLEDGED
 
     def failed(self):
-        """Whether the record has finally failed."""
+        """Whether the record has permanently failed."""
         return self._state() == FAILED
 
     def retriable(self):
@@ -624,7 +627,7 @@ cdef class RecordFuture:
 
         Callbacks run on their own thread, in the order of a partition's records, or on the calling thread if
         the outcome is already known. An exception in a callback is logged and does not stop the others. A
-        future may have several callbacks.
+        future can have several callbacks.
         """
         return self._add(ON_SUCCESS, bound(f, args, kwargs))
 
@@ -655,12 +658,13 @@ cdef class RecordFuture:
             self._refuse_foreign()
         while True:
             before = self.callbacks
-            # The callback thread runs it after the others: flush() would not wait for a callback that runs
-            # here.
+            # If there are other callbacks, the callback thread runs this one after them: flush() would not
+            # wait for a callback that runs here.
             others = any_callbacks(before)
             after = with_callback(before, kind, function)
             # An allocation may run the garbage collector, and so other threads: the callback thread may have
-            # taken a single callback meanwhile, which would come back here and run twice.
+            # taken a single callback meanwhile. Storing `after` would add that callback again, and it would
+            # run twice.
             if self.callbacks is before:
                 self.callbacks = after
                 break
@@ -716,8 +720,8 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-# Cython saves and restores the thread's exception around a __dealloc__, a twentieth of the cost of a record.
-# So this runs before the type's own deallocation instead.
+# Cython saves and restores the thread's exception around a __dealloc__, which is a twentieth of the cost of a
+# record. So this function runs before the type's own deallocation instead.
 cdef extern from *:
     """
     static destructor cyp_rest_of_future;

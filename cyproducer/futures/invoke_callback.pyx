@@ -1,12 +1,13 @@
-"""Keeps and invokes callbacks, for ``RecordFuture`` and ``BulkFuture``.
+"""Stores and invokes callbacks, for ``RecordFuture`` and ``BulkFuture``.
 
-Owns binding a callback's arguments, how a future keeps its callbacks, and calling those that match an
+Owns binding a callback's arguments, how a future stores its callbacks, and calling those that match an
 outcome. Does not decide when to call them (``delivery``, ``bulk_future``). Runs on the callback thread, or on
 the thread that adds a callback after the outcome is known.
 
-A future has ``callbacks``, in the smallest form that holds them, because most have one or none: None; a
-function, which wants the metadata of an acknowledged record; a tuple (kind, function); or a list of such
-tuples, which other threads may extend while it is emptied. Neither a tuple nor a list is callable.
+A future stores ``callbacks`` in the smallest form that can hold them, because most futures have one or none:
+None; a function, which is called with the metadata of an acknowledged record; a tuple (kind, function); or a
+list of such tuples, which other threads may extend while it is emptied. Neither a tuple nor a list is
+callable.
 """
 
 from cpython.object cimport PyObject
@@ -33,13 +34,13 @@ cdef object bound(object f, tuple args, dict kwargs):
     return with_arguments(f, args, kwargs) if args or kwargs else f
 
 
-# Apart from bound(): a function that contains another one allocates its variables at each call.
+# Separate from bound(): a function that contains another function allocates its variables at each call.
 cdef object with_arguments(object f, tuple args, dict kwargs):
     return lambda outcome: f(*args, outcome, **kwargs)
 
 
 cdef object with_callback(object callbacks, int kind, object function):
-    """Returns a future's ``callbacks`` with one more."""
+    """Returns a future's ``callbacks`` with one added."""
     if callbacks is None:
         return function if kind == ON_SUCCESS else (kind, function)
     if type(callbacks) is not list:
@@ -66,12 +67,12 @@ cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object
 
 
 cdef object run_callback(object function, object outcome, object topic):
-    """Calls a callback; logs what it raises, and raises again what must not be caught."""
+    """Calls a callback. Logs an ``Exception`` that it raises; other exceptions propagate."""
     cdef PyObject* answer = PyObject_CallOneArg(function, outcome)
     if answer != NULL:
         Py_DECREF(<object>answer)
         return None
-    # Only now: to be ready for an exception costs as much as calling a function in C.
+    # Only now: entering a try block costs as much as calling a C function.
     try:
         raise_pending()
     except Exception:

@@ -3,14 +3,14 @@ from libc.stdint cimport int32_t, int64_t
 from cyproducer.base.sync cimport pthread_mutex_t
 from cyproducer.futures.delivery cimport Delivery
 
-# Says that one loop follows records of one delivery.
+# Registers that one loop follows records of one delivery.
 cdef struct Announcement:
     Inbox* inbox              # a reference is held until the announcement is in the inbox
     Delivery* delivery        # a reference is held from then on
     Announcement* other       # of the same delivery, for another loop
     Announcement* next        # in the inbox
 
-# Completed deliveries that one loop has not looked at yet.
+# Completed deliveries that one loop has not processed yet.
 cdef struct Inbox:
     pthread_mutex_t lock      # guards the fields below
     int32_t refs              # the loop's, each pending Announcement's; atomic

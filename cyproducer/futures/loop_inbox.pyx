@@ -11,9 +11,9 @@ descriptor. Does not own the loop's futures (``futures/asyncio_bridge``) or when
     reads the descriptor
     inbox_pop until it is empty
 
-The descriptor is read before the inbox is emptied. So what arrives meanwhile is popped at once, or finds the
-inbox empty and causes another wake-up. ``Inbox.lock`` is held for a few instructions, never while acquiring
-the GIL.
+The descriptor is read before the inbox is emptied. So a delivery that arrives meanwhile is popped at once, or
+finds the inbox empty and causes another wake-up. ``Inbox.lock`` is held for a few instructions, never while
+acquiring the GIL.
 """
 
 from libc.stdint cimport uint64_t
@@ -36,8 +36,8 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef Inbox* inbox_new(int32_t wake_fd) noexcept nogil:
-    """An empty inbox with one reference, which wakes through a non-blocking eventfd or pipe; NULL if there is
-    no memory."""
+    """An empty inbox with one reference, which wakes its loop through a non-blocking eventfd or pipe; NULL if
+    there is no memory."""
     cdef Inbox* inbox = <Inbox*>calloc(1, sizeof(Inbox))
     if inbox != NULL:
         cyp_mutex_init(&inbox.lock)
@@ -47,7 +47,7 @@ cdef Inbox* inbox_new(int32_t wake_fd) noexcept nogil:
 
 
 cdef void inbox_close(Inbox* inbox) noexcept nogil:
-    """Drops what arrives from now on. The descriptor may be closed when this returns."""
+    """Drops deliveries that arrive from now on. The caller can close the descriptor when this returns."""
     pthread_mutex_lock(&inbox.lock)
     inbox.wake_fd = -1
     pthread_mutex_unlock(&inbox.lock)
@@ -60,7 +60,7 @@ cdef void inbox_disown(Inbox* inbox) noexcept nogil:
 
 
 cdef void inbox_unref(Inbox* inbox) noexcept nogil:
-    """Drops a reference; the last one frees the inbox, and what is in it."""
+    """Drops a reference; the last one frees the inbox and its contents."""
     cdef Announcement* each
     if cyp_add32(&inbox.refs, -1) != 0:
         return
@@ -74,7 +74,7 @@ cdef void inbox_unref(Inbox* inbox) noexcept nogil:
 
 
 cdef Delivery* inbox_pop(Inbox* inbox) noexcept nogil:
-    """Takes the oldest completed delivery out of the inbox, with a reference; NULL if the inbox is empty."""
+    """Removes the oldest completed delivery from the inbox, with a reference; NULL if the inbox is empty."""
     cdef Announcement* each
     cdef Delivery* d
     pthread_mutex_lock(&inbox.lock)
@@ -93,9 +93,9 @@ cdef Delivery* inbox_pop(Inbox* inbox) noexcept nogil:
 
 
 cdef int announce_to(Delivery* d, Inbox* inbox) noexcept nogil:
-    """Has the delivery put into ``inbox``, once, when it completes or is forwarded.
+    """Makes the delivery be put into ``inbox``, once, when it completes or is forwarded.
 
-    Returns 0 if that has happened before, -1 if there is no memory.
+    Returns 1; 0 if it has already completed or been forwarded; -1 if there is no memory.
     """
     cdef Announcement* each = <Announcement*>calloc(1, sizeof(Announcement))
     cdef pthread_mutex_t* lock = lock_of(d)
@@ -118,9 +118,9 @@ cdef int announce_to(Delivery* d, Inbox* inbox) noexcept nogil:
 
 
 cdef void announce(Announcement* each) noexcept nogil:
-    """Puts a delivery, which has an outcome, into the inbox of ``each`` and of those after it.
+    """Puts a completed or forwarded delivery into the inboxes of ``each`` and the announcements after it.
 
-    The caller took them off the delivery, and holds a reference to it.
+    The caller has removed the announcements from the delivery, and holds a reference to the delivery.
     """
     cdef uint64_t one = 1
     cdef Announcement* other
@@ -135,7 +135,7 @@ cdef void announce(Announcement* each) noexcept nogil:
             delivery_ref(each.delivery)
             if inbox.last == NULL:
                 inbox.first = each
-                # If it is full, its reader is already being woken up.
+                # If the descriptor is full, its reader is already being woken.
                 c_write(inbox.wake_fd, &one, sizeof(one))
             else:
                 inbox.last.next = each

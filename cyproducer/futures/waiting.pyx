@@ -1,16 +1,16 @@
 """Queues and wakes the threads that wait for an outcome.
 
-Owns the queue of waiters of a delivery, the locks that deliveries share, and which threads may not wait. Does
-not own the outcome (``delivery``) or sending while a thread waits (``sender/loop_ownership``).
+Owns the queue of waiters of a delivery, the locks that deliveries share, and which threads must not wait.
+Does not own the outcome (``delivery``) or sending while a thread waits (``sender/loop_ownership``).
 
 Threads that wait for records of one batch are woken one by one, each by the one before it. Every woken thread
 needs the GIL: if all were woken at once, they would contend for it, and most would sleep again. A thread
 wakes the next one before it acquires the GIL, so a thread that computes does not delay each waiter by 5 ms.
 
-A sender thread never waits for a record: it would wait for itself, or delay its own producer's records for
-another producer's. It calls no user code, but the garbage collector may run a finalizer on it.
+A sender thread never waits for a record: it would wait for itself, or delay its own producer's records while
+it waits for another producer's. It calls no user code, but the garbage collector may run a finalizer on it.
 
-Every ``nogil`` function runs without the GIL.
+Every ``nogil`` function can run without the GIL.
 """
 
 from cyproducer.futures.delivery cimport PENDING
@@ -38,7 +38,8 @@ cdef extern from *:
     """
     int sends "cyp_sends"     # whether the calling thread is a sender thread
 
-# A lock per delivery would cost 40 bytes and an initialization per batch. Deliveries share these, by address.
+# A lock per delivery would cost 40 bytes and an initialization per batch. Deliveries share these locks, by
+# address.
 cdef enum:
     STRIPES = 64
 
@@ -46,8 +47,8 @@ cdef pthread_mutex_t stripes[STRIPES]
 
 
 def renew_locks():
-    """Makes the locks that all deliveries share; called again in a forked child, because threads that exist
-    only in the parent may hold some."""
+    """Initializes the locks that all deliveries share; called again in a forked child, because threads that
+    exist only in the parent may hold some."""
     cdef int i
     for i in range(STRIPES):
         cyp_mutex_init(&stripes[i])
@@ -86,7 +87,7 @@ cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:
 cdef void wake_waiters(Delivery* d) noexcept nogil:
     """Wakes the first waiter, which wakes the next, and all greenlets.
 
-    The state is stored, and the delivery's lock is held.
+    The state is already stored. The delivery's lock is held.
     """
     d.waking = 1
     resume(d)
@@ -103,9 +104,9 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
     """Waits in the queue until the delivery is no longer PENDING, or until ``until``. The caller holds a
     reference.
 
-    A race that the lock settles: a waiter times out while the outcome arrives. Either it leaves the queue
-    before the first waiter is woken, or it stays until it is woken, which is soon: the waiters before it no
-    longer wait for anything.
+    The lock resolves a race: a waiter times out while the outcome arrives. Either the waiter leaves the queue
+    before the first waiter is woken, or it stays until it is woken. That is soon, because the waiters before
+    it no longer wait for anything.
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef Sleeper me
