@@ -18,7 +18,7 @@ cdef enum:
 cdef struct Ready:
     RecordView record
     int32_t partition             # -1: keyless, to be chosen by the partitioner
-    int32_t chosen                # the partitioner chooses, by the key or a keyless policy; not the caller
+    int32_t chosen                # the partitioner, not the caller, chooses: by the key or a keyless policy
 
 # The progress of a call.
 cdef struct Sending:

@@ -1,8 +1,8 @@
 """Appends many rows to batches: the loop of ``send_arrow()`` and ``send_many()``.
 
-Owns writing rows to batches, one block of rows per hold of the accumulator's lock. Does not own opening and
-closing batches (``record_accumulator``) or waiting for memory (``bulk_path``). Runs on application threads,
-without the GIL unless there are few rows.
+Owns writing rows to batches, one block of rows per acquisition of the accumulator's lock. Does not own
+opening and closing batches (``record_accumulator``) or waiting for memory (``bulk_path``). Runs on
+application threads, without the GIL unless there are few rows.
 
 A block is limited in rows and bytes, so that the sender and ``send()`` on other threads wait no longer than
 about ten microseconds for the lock. Columns are read and keys are hashed before the lock is taken. Rows that
@@ -57,8 +57,8 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
-    BLOCK_ROWS = 512          # most rows of a block; segments are allocated for as many
-    BLOCK_BYTES = 65536       # most bytes of a block
+    BLOCK_ROWS = 512          # maximum rows of a block; segments are allocated for this many
+    BLOCK_BYTES = 65536       # maximum bytes of a block
     GIVEN_MOMENTS = 4         # sleeps of about 70 us each, including timer slack
 
 cdef uint8_t NO_HEADERS = 0
@@ -128,8 +128,8 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
 cdef void give_way(const int32_t* queued) noexcept nogil:
     """Waits until threads that wait for the lock have taken it, for a fraction of a millisecond at most.
 
-    A thread that slept needs a CPU first, maybe the one of this thread. If that takes longer than the yields
-    of ``cyp_give_way``, it would find the lock taken again: so this sleeps as well.
+    A thread that was asleep first needs a CPU, possibly the CPU of this thread. If that takes longer than the
+    yields of ``cyp_give_way``, the thread would find the lock taken again. So this function also sleeps.
     """
     cdef timespec moment
     cdef int _i
@@ -318,7 +318,7 @@ cdef int append_plain(
     cdef Partition* p
     cdef Batch* b
     while s.row < end and bytes_left > 0 and s.out.sealing == NULL:
-        # The first row is handled separately: it chooses the partition, and may need a new batch.
+        # The first row is handled separately: the partition is chosen for it, and it may need a new batch.
         read_row(s, s.row, &r, NULL)
         bound = record_bound(-1, r.value_size, 1)
         partition = s.partition

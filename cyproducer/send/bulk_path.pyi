@@ -34,15 +34,15 @@ class BulkPath(SendPath[_K, _V]):
         columns, including large, view, fixed-size and dictionary variants; headers are lists of (key, value)
         structs. ``partition``: a number for all rows, or the name of a column of whole numbers; for null (for
         float64 also NaN) the partitioner chooses. ``timestamp``: milliseconds for all rows, or the name of a
-        column of timestamps, dates, or int64 or uint64 milliseconds; null is now.
+        column of timestamps, dates, or int64 or uint64 milliseconds; null means now.
 
         Blocks while the topic's metadata is missing, while it is refreshed because a partition is missing,
         and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
 
         Raises, before any row is sent, ``TypeError`` and ``ValueError`` for invalid columns and rows,
         ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
-        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. Errors that are raised later, such as
-        ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
+        ``KafkaTimeoutError`` if no metadata arrives, ``ProducerClosedError``. Errors that are raised later,
+        such as ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
         ``future``, the future of those rows.
         """
     def send_many(
@@ -58,13 +58,13 @@ class BulkPath(SendPath[_K, _V]):
         """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
 
         ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None, or of
-        what the producer's serializers take; errors name items by their index. Other threads run meanwhile: a
-        list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
-        for all records, or a sequence with such a list or None for each. ``partition``: an int for all
-        records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
-        a sequence of int or None (now). Interceptors, serializers and a custom partitioner are called for all
-        rows before any is sent; interceptors must not change the topic (``ValueError``). See ``send_arrow``
-        for the rest, including errors.
+        objects that the producer's serializers accept; errors name items by their index. Other threads can
+        run during the call: a list that they change is read as by a ``for`` loop. ``headers``: a list of
+        (str, bytes or None) pairs for all records, or a sequence with such a list or None for each record.
+        ``partition``: an int for all records, or a sequence of int or None (the partitioner chooses).
+        ``timestamp_ms``: an int for all records, or a sequence of int or None (now). Interceptors,
+        serializers and a custom partitioner are called for all rows before any row is sent; interceptors must
+        not change the topic (``ValueError``). See ``send_arrow`` for the rest, including errors.
         """
     def _accept_many(
         self,

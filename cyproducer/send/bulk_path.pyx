@@ -3,7 +3,7 @@
 Owns checking the arguments and all rows before any row is sent, and the interruptions of appending: waiting
 for metadata, waiting for memory, compressing batches. Does not own columns (``records/columnar``), the loop
 over rows (``bulk_append``) or the future (``bulk_future``). Runs on the calling thread. The GIL is released
-most of the time, and taken again a few times per megabyte.
+most of the time, and acquired again a few times per megabyte.
 """
 
 from cpython.long cimport PyLong_Check
@@ -74,15 +74,15 @@ cdef class BulkPath(SendPath):
         columns, including large, view, fixed-size and dictionary variants; headers are lists of (key, value)
         structs. ``partition``: a number for all rows, or the name of a column of whole numbers; for null (for
         float64 also NaN) the partitioner chooses. ``timestamp``: milliseconds for all rows, or the name of a
-        column of timestamps, dates, or int64 or uint64 milliseconds; null is now.
+        column of timestamps, dates, or int64 or uint64 milliseconds; null means now.
 
         Blocks while the topic's metadata is missing, while it is refreshed because a partition is missing,
         and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
 
         Raises, before any row is sent, ``TypeError`` and ``ValueError`` for invalid columns and rows,
         ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
-        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. Errors that are raised later, such as
-        ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
+        ``KafkaTimeoutError`` if no metadata arrives, ``ProducerClosedError``. Errors that are raised later,
+        such as ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
         ``future``, the future of those rows.
         """
         try:
@@ -97,13 +97,13 @@ cdef class BulkPath(SendPath):
         """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
 
         ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None, or of
-        what the producer's serializers take; errors name items by their index. Other threads run meanwhile: a
-        list that they change is read as by a ``for`` loop. ``headers``: a list of (str, bytes or None) pairs
-        for all records, or a sequence with such a list or None for each. ``partition``: an int for all
-        records, or a sequence of int or None (the partitioner chooses). ``timestamp_ms``: an int for all, or
-        a sequence of int or None (now). Interceptors, serializers and a custom partitioner are called for all
-        rows before any is sent; interceptors must not change the topic (``ValueError``). See ``send_arrow``
-        for the rest, including errors.
+        objects that the producer's serializers accept; errors name items by their index. Other threads can
+        run during the call: a list that they change is read as by a ``for`` loop. ``headers``: a list of
+        (str, bytes or None) pairs for all records, or a sequence with such a list or None for each record.
+        ``partition``: an int for all records, or a sequence of int or None (the partitioner chooses).
+        ``timestamp_ms``: an int for all records, or a sequence of int or None (now). Interceptors,
+        serializers and a custom partitioner are called for all rows before any row is sent; interceptors must
+        not change the topic (``ValueError``). See ``send_arrow`` for the rest, including errors.
         """
         try:
             if self.extensions is not None:
@@ -139,14 +139,14 @@ cdef class BulkPath(SendPath):
     # For subclasses
 
     def _accept_many(self, given, topic, values, keys, headers, partition, timestamp_ms):
-        """Sends serialized rows, if ``Extensions.accepts``; ``given``: these columns before."""
+        """Sends serialized rows, if ``Extensions.accepts``; ``given``: the columns before serialization."""
         return self._send_many(topic, values, keys, headers, partition, timestamp_ms)
 
     def _before_bulk(self, str method, bint keyed, bint valued):
         """Raises if the producer is closed or its configuration does not allow bulk calls.
 
-        Returns whether each row must name its partition. Not called if the path is ``plain`` and open: there
-        is nothing to check then.
+        Returns whether each row must specify its partition. Not called if the path is ``plain`` and open,
+        because then there is nothing to check.
         """
         return False
 
@@ -190,7 +190,7 @@ cdef class BulkPath(SendPath):
         cdef int64_t at_ms = -1
         if not self.plain or self.accumulator.c.closed:
             given = self._before_bulk("send_many", False, False)
-        # Numbers and text, which is no sequence of numbers, are for all records.
+        # A number is for all records. So is text, which is not a sequence of numbers.
         if partition is not None and (PyLong_Check(partition) or not isinstance(partition, Iterable)):
             wanted = wanted_partition(partition)
             partition = None
@@ -317,7 +317,7 @@ cdef class BulkPath(SendPath):
                     s.out.sealing = NULL
                     acc.seal(sealing)
                 if result != APPENDED and result != PAUSE:
-                    # Each wait has its own deadline, as long as rows were appended in between.
+                    # Each wait has its own deadline if rows were appended since the last wait.
                     if s.row > before or deadline == 0:
                         deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
                     self._cope(result, state, segments, s, deadline)
@@ -327,7 +327,7 @@ cdef class BulkPath(SendPath):
     cdef int _cope(
         self, int result, TopicInfo state, Segments segments, Sending* s, int64_t deadline
     ) except -1:
-        """Handles a result that interrupted appending, by waiting for what is missing, or raises."""
+        """Handles a result that interrupted appending: waits for memory or metadata, or raises."""
         cdef RecordAccumulator acc = self.accumulator
         if result == NEED_MEMORY:
             acc.wake()
@@ -354,8 +354,8 @@ cdef class BulkPath(SendPath):
     cdef bint _wait_for_others(self, int64_t size, int64_t deadline) except -1:
         """Waits for at most SIGNAL_SLICE_NS until ``size`` bytes are free, without joining the pool's queue.
 
-        Returns whether they are free. In the queue this call would get every released byte and fill it:
-        another thread's ``send()`` would wait behind many rows of this call each time it needs a buffer.
+        Returns whether they are free. In the queue, this call would be granted every released byte and use
+        it: another thread's ``send()`` would wait behind many rows of this call each time it needs a buffer.
         """
         cdef RecordAccumulator acc = self.accumulator
         cdef timespec moment

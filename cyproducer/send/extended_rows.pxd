@@ -12,10 +12,10 @@ cdef class ExtendedRows:
     cdef object headers           # or None, or one list of pairs for all rows
     cdef object partition         # or None, or an int for all rows
     cdef object timestamp_ms      # or None, or an int for all rows
-    # As they were before the serializers and the partitioner.
+    # The arguments before the serializers and the partitioner.
     cdef tuple given
-    cdef bint valid               # all lists have one length
-    cdef bint acknowledges        # the interceptors learn what becomes of the rows
+    cdef bint valid               # all lists have the same length
+    cdef bint acknowledges        # the interceptors get the outcomes of the rows
     cdef bint of_each             # the headers are one list of pairs per row
     cdef int _make_lists(self) except -1
     cdef int intercept(self) except -1

@@ -18,7 +18,10 @@ class ExtendedRows:
         timestamp_ms: Any,
     ) -> None: ...
     def columns(self) -> tuple[Any, Any, Any, Any, Any]:
-        """The arguments of ``send_many()`` but for the topic. Rows of now get the time."""
+        """The arguments of ``send_many()`` except the topic.
+
+        If interceptors get the outcomes, rows without a timestamp get the current time.
+        """
 
 @disjoint_base
 class RowAcknowledgements:

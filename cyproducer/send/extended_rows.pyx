@@ -1,11 +1,11 @@
-"""The rows of a ``send_many()`` of a producer with interceptors, serializers or a custom partitioner.
+"""The rows of a ``send_many()`` call, for producers with interceptors, serializers or a custom partitioner.
 
 Owns calling these for each row, and passing the rows' outcomes to the interceptors. Does not own the calls
-themselves (``extensions``) or the sending (``bulk_path``). Runs on the thread that calls ``send_many()``,
-except ``RowAcknowledgements``, a callback of the future.
+themselves (``extensions``) or sending (``bulk_path``). Runs on the thread that calls ``send_many()``, except
+``RowAcknowledgements``, a callback of the future.
 
-All rows pass one step before any passes the next: interceptors, serializers, partitioner, sending. So if a
-serializer raises for a row, no row has been sent.
+All rows complete one step before any row begins the next: interceptors, serializers, partitioner, sending. So
+if a serializer raises for a row, no row has been sent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,8 +38,8 @@ cdef class ExtendedRows:
         self.given = self.values, self.keys, self.headers, self.partition, self.timestamp_ms
 
     cdef int _make_lists(self) except -1:
-        """Makes lists of the columns. If one has another form or length, all stay as they are: nothing is
-        called, and ``from_sequences`` refuses them."""
+        """Converts the columns to lists. If a column has a different form or length, all columns stay
+        unchanged: no extension is called, and ``from_sequences`` rejects the columns."""
         cdef list values
         cdef list columns = []
         if isinstance(self.values, (str, bytes, bytearray)) or isinstance(self.keys, (str, bytes, bytearray)):
@@ -65,14 +65,14 @@ cdef class ExtendedRows:
         return 0
 
     cdef int intercept(self) except -1:
-        """Has the interceptors change each row, but not its topic."""
+        """Lets the interceptors change each row, except its topic."""
         cdef list records = []
         cdef Py_ssize_t i
         if not self.valid or not self.extensions.on_sends:
             return 0
         for i in range(len(<list>self.values)):
             own = (<list>self.headers)[i] if self.of_each else self.headers
-            # A copy: what an interceptor adds is for this row.
+            # A copy: headers that an interceptor adds are only for this row.
             if isinstance(own, (list, tuple)):
                 own = list(own)
             records.append(
@@ -116,7 +116,7 @@ cdef class ExtendedRows:
         values = list(self.values)
         keys = [None] * len(values) if self.keys is None else list(self.keys)
         if extensions.reads_headers:
-            # Each row gets a list of its own, to which a serializer may add.
+            # Each row gets its own list, to which a serializer can add headers.
             if self.of_each:
                 headers = [list(own or ()) for own in self.headers]
             else:
@@ -147,7 +147,7 @@ cdef class ExtendedRows:
         return 0
 
     cdef int choose(self, SendPath path) except -1:
-        """Has the custom partitioner choose for the rows that name no partition; may wait for metadata."""
+        """Lets the custom partitioner choose for the rows without a partition; may wait for metadata."""
         cdef Extensions extensions = self.extensions
         cdef TopicPartitions known = None
         cdef list chosen
@@ -179,9 +179,12 @@ cdef class ExtendedRows:
         return 0
 
     def columns(self):
-        """The arguments of ``send_many()`` but for the topic. Rows of now get the time."""
+        """The arguments of ``send_many()`` except the topic.
+
+        If interceptors get the outcomes, rows without a timestamp get the current time.
+        """
         if self.acknowledges:
-            # Their metadata has it.
+            # The rows' metadata contains this time.
             now = cyp_wall_ms()
             times = self.timestamp_ms
             if type(times) is not list:
@@ -190,7 +193,7 @@ cdef class ExtendedRows:
         return self.values, self.keys, self.headers, self.partition, self.timestamp_ms
 
     cdef int follow(self, BulkFuture future) except -1:
-        """Makes the interceptors learn the outcome of the rows that were accepted."""
+        """Registers the interceptors for the outcomes of the rows that were accepted."""
         cdef RowAcknowledgements told
         cdef Py_ssize_t i
         cdef Py_ssize_t count
@@ -201,7 +204,7 @@ cdef class ExtendedRows:
         told = RowAcknowledgements.__new__(RowAcknowledgements)
         told.extensions = self.extensions
         told.future = future
-        # Not the rows: their values would stay in memory until the callback thread gets here.
+        # Does not hold the rows: their values would stay in memory until the callback runs.
         told.partition = self.given[3]
         told.timestamps = self.timestamp_ms
         told.sizes = PyBytes_FromStringAndSize(NULL, count * sizeof(Sizes))
@@ -213,9 +216,9 @@ cdef class ExtendedRows:
         return 0
 
     cdef int refuse(self, object error) except -1:
-        """Makes the interceptors learn what was raised for the rows that were not accepted."""
+        """Passes the error to the interceptors, for the rows that were not accepted."""
         cdef Py_ssize_t i
-        # KafkaError has None if the call is all or nothing.
+        # In a KafkaError, `accepted` is None if the call is all or nothing.
         cdef Py_ssize_t accepted = getattr(error, "accepted", None) or 0
         if not self.acknowledges:
             return 0
@@ -231,7 +234,7 @@ cdef class RowAcknowledgements:
 
     cdef Extensions extensions
     cdef BulkFuture future
-    cdef object partition         # that the rows named: a list, an int or None
+    cdef object partition         # given for the rows: a list, an int or None
     cdef list timestamps
     cdef bytes sizes
 
@@ -254,7 +257,7 @@ cdef class RowAcknowledgements:
 
 
 cdef inline object item(object column, Py_ssize_t row):
-    """A row's item; ``column`` may be one for all rows."""
+    """A row's item; ``column`` is a list, or one item for all rows."""
     return (<list>column)[row] if type(column) is list else column
 
 

@@ -11,12 +11,12 @@ cdef enum Form:
     WITH_CONTEXT = 3  # confluent-kafka's: serializer(data, context), which may add to the context's headers
 
 
-# The partitions of a topic, of one view of the cluster. Never changes.
+# The partitions of a topic in one view of the cluster. Never changes.
 cdef class TopicPartitions:
     cdef object view          # the ClusterView
     cdef object everything    # SharedList
     cdef object available     # SharedList
-    cdef int32_t count        # the partitions are 0 to count - 1; 0 if they are others
+    cdef int32_t count        # the partitions are 0 to count - 1; 0 if they have other numbers
 
 
 cdef class Extensions:
@@ -29,12 +29,12 @@ cdef class Extensions:
     cdef tuple on_sends       # (interceptor, its method on_send)
     cdef tuple on_acknowledgements
     cdef readonly object custom   # CustomPartitioner or None
-    # The attributes of `custom`: each lookup would cost a tenth of a record.
+    # The attributes of `custom`: each lookup would cost a tenth of the cost of a record.
     cdef object keyed
     cdef object asked
     cdef object on_new_batch
     cdef object client        # has the current view
-    cdef object view          # of which `topics` holds the topics
+    cdef object view          # the view that the partitions in `topics` belong to
     cdef dict topics          # name -> TopicPartitions
     cdef readonly bint accepts    # the producer's `_accept` gets the serialized records
     cdef object last_followed     # the last Acknowledgement that was made

@@ -11,7 +11,7 @@ class TopicPartitions: ...
 
 @disjoint_base
 class Extensions:
-    """A producer's serializers, interceptors and custom partitioner. Thread-safe as far as they are."""
+    """A producer's serializers, interceptors and custom partitioner. Thread-safe if they are thread-safe."""
 
     def __init__(
         self,
@@ -24,10 +24,11 @@ class Extensions:
     ) -> None:
         """
         Args:
-            key_serializer: a callable, an object with ``serialize``, or None; so is ``value_serializer``.
+            key_serializer: a callable, an object with ``serialize``, or None.
+            value_serializer: like ``key_serializer``.
             interceptors: objects with ``on_send``, ``on_acknowledgement``, or both.
             custom: the ``CustomPartitioner``, or None.
-            accepts: the producer's ``_accept`` gets each record, in place of the accumulator.
+            accepts: whether the producer's ``_accept`` gets each record instead of the accumulator.
         """
     @property
     def interceptors(self) -> tuple[Any, ...]: ...
@@ -39,13 +40,14 @@ class Extensions:
     def needed(self) -> bool:
         """Whether there is anything to call."""
     def use(self, client: HasView) -> None:
-        """Sets the client whose ``view`` has the partitions; again in a forked child."""
+        """Sets the client whose ``view`` has the partitions; called again in a forked child."""
 
 @disjoint_base
 class Acknowledgement:
-    """Tells interceptors the outcome of records: a callback. One for all that agree in topic and partition.
+    """A callback that passes the outcomes of records to interceptors.
 
-    ``partition``: that the record was sent with, or None.
+    Consecutive records with the same topic and partition share one. ``partition``: the partition that was
+    given for the record, or None.
     """
 
     def __call__(self, outcome: Any) -> None: ...

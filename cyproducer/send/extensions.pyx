@@ -4,7 +4,7 @@ Owns calling them, and what happens if they raise. Does not own their order or t
 (``send_path``), or the rules for a partitioner's result (``control/partitioners``). Everything runs on the
 thread that calls ``send()``, except ``on_acknowledgement``, which runs as a callback of the record's future.
 
-An object's methods are looked up once, when the producer is made.
+An object's methods are looked up once, when the producer is created.
 """
 
 from cpython.long cimport PyLong_CheckExact
@@ -25,7 +25,7 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
-# As a C variable: looking the class up takes longer than filling it.
+# As a C variable: looking up the class takes longer than filling its instance.
 cdef type record_kind = ProducerRecord
 
 
@@ -41,21 +41,22 @@ cdef tuple form_of(object serializer):
 
 
 cdef class TopicPartitions:
-    """The partitions of a topic, as one view of the cluster has them."""
+    """The partitions of a topic in one view of the cluster."""
 
 
 cdef class Extensions:
-    """A producer's serializers, interceptors and custom partitioner. Thread-safe as far as they are."""
+    """A producer's serializers, interceptors and custom partitioner. Thread-safe if they are thread-safe."""
 
     def __init__(
         self, *, key_serializer=None, value_serializer=None, interceptors=(), custom=None, bint accepts=False
     ):
         """
         Args:
-            key_serializer: a callable, an object with ``serialize``, or None; so is ``value_serializer``.
+            key_serializer: a callable, an object with ``serialize``, or None.
+            value_serializer: like ``key_serializer``.
             interceptors: objects with ``on_send``, ``on_acknowledgement``, or both.
             custom: the ``CustomPartitioner``, or None.
-            accepts: the producer's ``_accept`` gets each record, in place of the accumulator.
+            accepts: whether the producer's ``_accept`` gets each record instead of the accumulator.
         """
         self.key_form, self.key_serializer = form_of(key_serializer)
         self.value_form, self.value_serializer = form_of(value_serializer)
@@ -73,7 +74,7 @@ cdef class Extensions:
         self.accepts = accepts
 
     def use(self, client):
-        """Sets the client whose ``view`` has the partitions; again in a forked child."""
+        """Sets the client whose ``view`` has the partitions; called again in a forked child."""
         self.client = client
         self.view = None
         self.topics = {}
@@ -107,9 +108,9 @@ cdef class Extensions:
         return record
 
     cdef int follow(self, RecordFuture future, object topic, object partition) except -1:
-        """Makes the interceptors learn the outcome of a future."""
+        """Registers the interceptors for the outcome of a future."""
         cdef Acknowledgement followed = self.last_followed
-        # Not the record itself: its value would stay in memory until the callback thread gets here.
+        # Does not hold the record itself: its value would stay in memory until the callback runs.
         if followed is None or followed.topic is not topic or followed.partition is not partition:
             followed = Acknowledgement.__new__(Acknowledgement)
             followed.extensions = self.on_acknowledgements
@@ -125,7 +126,7 @@ cdef class Extensions:
     # The partitioner
 
     cdef TopicPartitions partitions_of(self, object topic):
-        """The topic's partitions in the current view; None if it has to be waited for, or is no topic."""
+        """The topic's partitions in the current view; None if they are not known yet, or it is not a str."""
         cdef TopicPartitions known
         if not PyUnicode_CheckExact(topic):
             return None
@@ -133,16 +134,16 @@ cdef class Extensions:
         return known if known is not None and known.view is self.client.view else None
 
     cdef bint knows(self, object topic) except -1:
-        """Whether the topic's metadata need not be waited for."""
+        """Whether it is unnecessary to wait for the topic's metadata."""
         return self.client.view.knows(topic)
 
     cdef TopicPartitions learn(self, str topic, object view):
-        """Keeps a topic's partitions until the view changes."""
+        """Caches a topic's partitions until the view changes."""
         cdef TopicPartitions known = TopicPartitions.__new__(TopicPartitions)
         known.view = view
         known.everything, known.available = view.partitions_in_order(topic)
         if not known.everything:
-            # Raises, before the partitioner is asked to choose among none.
+            # Raises, before the partitioner is called with no partitions to choose from.
             self.custom.checked(None, topic, view)
         if known.everything == list(range(len(known.everything))):
             known.count = <int32_t>len(known.everything)
@@ -168,9 +169,10 @@ cdef class Extensions:
 
 
 cdef class Acknowledgement:
-    """Tells interceptors the outcome of records: a callback. One for all that agree in topic and partition.
+    """A callback that passes the outcomes of records to interceptors.
 
-    ``partition``: that the record was sent with, or None.
+    Consecutive records with the same topic and partition share one. ``partition``: the partition that was
+    given for the record, or None.
     """
 
     cdef tuple extensions
@@ -182,7 +184,7 @@ cdef class Acknowledgement:
 
 
 cdef object acknowledge(tuple on_acknowledgements, object topic, object partition, object outcome):
-    """Calls interceptors as Java calls ``onAcknowledgement``: metadata, and the error or None."""
+    """Calls interceptors as the Java client calls ``onAcknowledgement``: metadata, and the error or None."""
     error = None
     metadata = outcome
     if isinstance(outcome, BaseException):
@@ -220,7 +222,7 @@ cdef inline object serialized(int form, object serializer, object topic, object 
 
 
 cdef int note(object error, str what, object data, object topic) except -1:
-    """Adds to a serializer's exception what it was raised for."""
+    """Adds a note to a serializer's exception: which data it was raised for."""
     text = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
     # A serializer may raise the same object again.
     if text not in getattr(error, "__notes__", ()):

@@ -22,7 +22,7 @@ cdef class SendPath:
     cdef int64_t max_block_ns
     cdef Extensions extensions    # None if plain
     cdef object on_refused          # called with each error that keeps a record out of a transaction; or None
-    cdef public bint may_be_empty   # a record may have neither a key nor a value
+    cdef public bint may_be_empty   # a record can have neither a key nor a value
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms, Ticket ticket, bint blocks)

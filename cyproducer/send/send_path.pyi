@@ -11,7 +11,7 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord
 
-# Types of keys and values, as in cyproducer.types: they are Any where a program does not say.
+# Types of keys and values, as in cyproducer.types: Any if a program does not specify them.
 _K = TypeVar("_K", contravariant=True, default=Any)
 _V = TypeVar("_V", contravariant=True, default=Any)
 
@@ -20,7 +20,7 @@ class WouldBlock(Exception):
     (too many records already wait for it), "partition" (the metadata must be refreshed), or "topic" (a custom
     partitioner needs its metadata).
 
-    ``arguments``: for ``_send_at_once``, if the record was serialized; else None.
+    ``arguments``: those for ``_send_at_once``, if the record was already serialized; else None.
     """
 
     what: str
@@ -47,15 +47,15 @@ class SendPath(Generic[_K, _V]):
 
         ``value`` and ``key``: bytes, any contiguous buffer except numpy scalars (copied before the call
         returns), or None; any type if a serializer is configured. A record needs at least one of the two: a
-        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat.
+        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names can repeat.
         ``partition``: None lets the partitioner choose. ``timestamp_ms``: milliseconds since the epoch;
-        default: now. Within a batch, now is the last tick of the kernel, up to 4 ms ago on most systems.
+        default: now. Within a batch, now is the last kernel tick, up to 4 ms ago on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
         records wait for their callbacks (but not in a callback). Missing metadata does not block: the record
-        is parked with other records of its topic, also up to ``max_block_ms``. If the metadata does not have
-        ``partition``, it is refreshed once, and the record is refused if a broker does not have the
-        partition either; ``KafkaTimeoutError`` if no broker answers in that time.
+        is parked with other records of its topic, also up to ``max_block_ms``. If ``partition`` is not in the
+        metadata, the metadata is refreshed once, and the record is refused if the partition is still missing;
+        ``KafkaTimeoutError`` if no broker responds within ``max_block_ms``.
 
         Raises ``TypeError`` or ``ValueError`` for invalid arguments, ``InvalidTopicError``,
         ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. Later errors, and

@@ -1,8 +1,8 @@
 """Implements ``send()``: appends a record to a batch; the only Python object left is the record's future.
 
-Owns checking the arguments, the order of what happens to a record, appending, and waiting for memory. Does
-not own calling serializers, interceptors and custom partitioners (``extensions``) or the accumulator. Runs on
-the calling thread, with the GIL, which is released only while waiting.
+Owns checking the arguments, the order of the steps for a record, appending, and waiting for memory. Does not
+own calling serializers, interceptors and custom partitioners (``extensions``) or the accumulator. Runs on the
+calling thread, with the GIL, which is released only while waiting.
 """
 
 from cpython.long cimport PyLong_Check
@@ -89,7 +89,7 @@ cdef str digits(object number):
     return int.__repr__(number) if bits < 1000 else f"an int of {bits} bits"
 
 
-# What a record has come to: which serializer has the word.
+# The step that a record has reached: which serializer is being called.
 cdef enum Stage:
     KEY
     VALUE
@@ -101,7 +101,7 @@ class WouldBlock(Exception):
     (too many records already wait for it), "partition" (the metadata must be refreshed), or "topic" (a custom
     partitioner needs its metadata).
 
-    ``arguments``: for ``_send_at_once``, if the record was serialized; else None.
+    ``arguments``: those for ``_send_at_once``, if the record was already serialized; else None.
     """
 
     def __init__(self, what, size=0):
@@ -115,7 +115,7 @@ cdef class SendPath:
     """The base class of ``KafkaProducer`` that implements ``send()``. Thread-safe."""
 
     def __cinit__(self):
-        # Until the path is opened, so that an early send() raises ProducerClosedError.
+        # True until the path is opened, so that an early send() raises ProducerClosedError.
         self.plain = True
 
     def __class_getitem__(cls, types):
@@ -148,15 +148,15 @@ cdef class SendPath:
 
         ``value`` and ``key``: bytes, any contiguous buffer except numpy scalars (copied before the call
         returns), or None; any type if a serializer is configured. A record needs at least one of the two: a
-        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat.
+        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names can repeat.
         ``partition``: None lets the partitioner choose. ``timestamp_ms``: milliseconds since the epoch;
-        default: now. Within a batch, now is the last tick of the kernel, up to 4 ms ago on most systems.
+        default: now. Within a batch, now is the last kernel tick, up to 4 ms ago on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
         records wait for their callbacks (but not in a callback). Missing metadata does not block: the record
-        is parked with other records of its topic, also up to ``max_block_ms``. If the metadata does not have
-        ``partition``, it is refreshed once, and the record is refused if a broker does not have the
-        partition either; ``KafkaTimeoutError`` if no broker answers in that time.
+        is parked with other records of its topic, also up to ``max_block_ms``. If ``partition`` is not in the
+        metadata, the metadata is refreshed once, and the record is refused if the partition is still missing;
+        ``KafkaTimeoutError`` if no broker responds within ``max_block_ms``.
 
         Raises ``TypeError`` or ``ValueError`` for invalid arguments, ``InvalidTopicError``,
         ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. Later errors, and
@@ -180,7 +180,7 @@ cdef class SendPath:
         whenever ``send`` would.
         """
         cdef list futures = []
-        # A subclass, or a tracer that wraps send(), sees each record.
+        # A subclass, or a tracer that wraps send(), must see each record.
         cdef bint wrapped = getattr(self.send, "__func__", None) is not SendPath.send
         for record in records:
             topic = ""
@@ -194,7 +194,7 @@ cdef class SendPath:
                     timestamp_ms = record[5] if len(record) > 5 else None
                 else:
                     if type(record) is not ProducerRecord:
-                        # A mapping may be anything that looks like one.
+                        # Any kind of mapping, not only a dict.
                         if isinstance(record, Mapping):
                             record = ProducerRecord(**record)
                         else:
@@ -207,7 +207,7 @@ cdef class SendPath:
                 else:
                     future = self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
             except Exception as error:
-                # Noted here too, because send() knows nothing of what was no record at all.
+                # Also noted here, because send() does not see items that are not valid records.
                 self._note_refused(error)
                 future = refused_future(str(topic), error, -1)
             futures.append(future)
@@ -243,9 +243,9 @@ cdef class SendPath:
     ):
         """Serializes a record, chooses its partition if there is a custom partitioner, and sends it.
 
-        ``blocks`` false: raises ``WouldBlock`` instead of waiting. ``stage``: set to the
-        ``Stage``, for the caller's handler of exceptions: one of its own for each step would cost a twentieth
-        of a record.
+        ``blocks`` false: raises ``WouldBlock`` instead of waiting. ``stage``: set to the current ``Stage``,
+        for the caller's exception handler: a separate handler for each step would cost a twentieth of the
+        cost of a record.
         """
         cdef Extensions extensions = self.extensions
         cdef TopicPartitions known
@@ -265,7 +265,8 @@ cdef class SendPath:
                 record = as_record(
                     topic, value, key, None if headers is None else list(headers), partition, timestamp_ms
                 )
-            # A copy: a serializer may add to it, and the caller's must not have that for the next record.
+            # A copy: a serializer may add headers, and the caller's list must not have these for the next
+            # record.
             if headers:
                 headers = list(headers)
             elif extensions.reads_headers:
@@ -358,13 +359,13 @@ cdef class SendPath:
         return future
 
     def _acknowledge(self, record, outcome):
-        """Tells the interceptors the outcome of a record that was not accepted."""
+        """Passes the outcome of a record that was not accepted to the interceptors."""
         self.extensions.acknowledge(record[0], record[4], outcome)
 
     # For subclasses
 
     def _accept(self, record, topic, value, key, headers, partition, timestamp_ms):
-        """Sends a serialized record, if ``Extensions.accepts``; ``record``: as intercepted."""
+        """Sends a serialized record, if ``Extensions.accepts``; ``record``: the record before serializers."""
         return self._send_serialized(topic, value, key, headers, partition, timestamp_ms)
 
     def _view_of(self, str topic, double timeout_s):
@@ -383,7 +384,7 @@ cdef class SendPath:
         return self._send(topic, value, key, headers, partition, timestamp_ms, ticket, False)
 
     def _note_refused(self, error):
-        """A record of a transaction was not accepted, so that the transaction would commit without it."""
+        """Notes that a transaction's record was not accepted: the transaction would commit without it."""
         if self.on_refused is None or isinstance(error, WouldBlock):
             return
         # If no transaction is accepting records, none can be missing this record.
@@ -420,8 +421,8 @@ cdef class SendPath:
         if self.accumulator is None:
             raise ProducerClosedError("this producer's constructor failed or was not called")
         if self.process != process:
-            # Not earlier: a thread that forked in the middle of a send() still uses the parent's, and finds
-            # it closed.
+            # Not earlier: a thread that forked in the middle of a send() still uses the parent's accumulator,
+            # and finds it closed.
             own_process()
             self._reopen()
         if PyUnicode_Check(name):
@@ -628,7 +629,7 @@ cdef class SendPath:
         return 0
 
     def _wait_for_parking(self, str topic not None, int64_t size, double timeout_s):
-        """Waits until ``size`` more bytes may be parked for the topic; raises like ``send()``."""
+        """Waits until ``size`` more bytes can be parked for the topic; raises like ``send()``."""
         self._await_parking(self._topic(topic), size, cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)))
 
     def _why_no_metadata(self, str topic not None, str within not None):
@@ -636,7 +637,7 @@ cdef class SendPath:
         return f"no metadata of topic {topic!r} within {within}"
 
     cdef int _await_parking(self, TopicInfo state, int64_t size, int64_t deadline) except -1:
-        """Waits until ``size`` more bytes may be parked for the topic, or no longer need to be."""
+        """Waits until ``size`` more bytes can be parked for the topic, or no longer need to be."""
         cdef RecordAccumulator acc = self.accumulator
         cdef int64_t until
         cdef bint may
@@ -661,7 +662,7 @@ cdef class SendPath:
         )
 
     cdef void _count_crowded(self, int32_t change) noexcept:
-        """Counts a caller that waits for parked records to leave."""
+        """Changes the number of callers that wait until fewer records are parked."""
         cdef RecordAccumulator acc = self.accumulator
         pthread_mutex_lock(&acc.c.lock)
         acc.c.crowded += change
