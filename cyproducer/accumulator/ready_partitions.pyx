@@ -240,7 +240,7 @@ cdef bint has_work(Node* n) noexcept nogil:
 
 
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
-    """Closes a batch for appends. With a codec, it is SEALING now, and the caller must have it compressed."""
+    """Closes a batch for appends. With a codec, it becomes SEALING; the caller must have it compressed."""
     b.state = SEALED if a.codec == 0 else SEALING
     b.raw_size = b.size
     b.partition.hint = b.size

@@ -385,7 +385,7 @@ cdef class BulkFuture:
 
 
 cdef object failure(str topic, Segments segments, BulkMetadata metadata):
-    """The error for a call of which some or all rows failed."""
+    """The error for a call in which some or all rows failed."""
     failures = segments.failures()
     lost = segments.rows - metadata.count
     return BulkSendError(

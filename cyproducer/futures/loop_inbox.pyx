@@ -93,7 +93,7 @@ cdef Delivery* inbox_pop(Inbox* inbox) noexcept nogil:
 
 
 cdef int announce_to(Delivery* d, Inbox* inbox) noexcept nogil:
-    """Makes the delivery be put into ``inbox``, once, when it completes or is forwarded.
+    """Registers ``inbox`` to receive the delivery, once, when it completes or is forwarded.
 
     Returns 1; 0 if it has already completed or been forwarded; -1 if there is no memory.
     """

@@ -365,7 +365,7 @@ cdef class SendPath:
     # For subclasses
 
     def _accept(self, record, topic, value, key, headers, partition, timestamp_ms):
-        """Sends a serialized record, if ``Extensions.accepts``; ``record``: the record before serializers."""
+        """Sends a serialized record, if ``Extensions.accepts``; ``record``: as interceptors returned it."""
         return self._send_serialized(topic, value, key, headers, partition, timestamp_ms)
 
     def _view_of(self, str topic, double timeout_s):
