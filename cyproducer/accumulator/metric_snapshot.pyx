@@ -35,7 +35,7 @@ from cyproducer.base import meters
 
 
 def _names_of(str suffix, int count):
-    """The names of the ``meters.pxd`` constants with this suffix, by value: lower case, without the suffix."""
+    """The names of the ``meters.pxd`` constants with this suffix, by value, in lower case, without it."""
     found = {
         number: name
         for name, number in vars(meters).items()
