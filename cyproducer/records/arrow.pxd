@@ -6,7 +6,7 @@ cdef extern from "arrow.h" nogil:
 
     cdef struct ArrowSchema:
         const char* format        # the type, as a format string
-        const char* name          # of the column; NULL: none
+        const char* name          # the column's name; NULL: none
         const char* metadata
         int64_t flags
         int64_t n_children

@@ -1,9 +1,9 @@
 """Imports and exports Arrow data through the Arrow PyCapsule interface, without an Arrow library.
 
-Owns taking over tables from other libraries (pyarrow, polars, pandas, DuckDB, DataFusion), releasing them
-exactly once, refusing schemas that can't be walked, and exporting the table of partitions and offsets. Does
-not own the meaning of the columns or their arrays (``columnar``). Any thread may call it, with the GIL, which
-is released while a stream computes its next batch.
+Owns taking ownership of tables from other libraries (pyarrow, polars, pandas, DuckDB, DataFusion), releasing
+them exactly once, rejecting schemas that can't be traversed, and exporting the table of partitions and
+offsets. Does not own the meaning of the columns or their arrays (``columnar``). Any thread may call it, with
+the GIL. The GIL is released while a stream computes its next batch.
 
 Source: Apache Arrow, "The Arrow PyCapsule Interface", "The Arrow C data interface", "The Arrow C stream
 interface".
@@ -21,11 +21,11 @@ cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
 
 cdef enum:
-    MOST_LEVELS = 64          # of nested types, as in Arrow's own importer
-    MOST_FIELDS = 1 << 20     # of a schema, including nested ones
+    MOST_LEVELS = 64          # levels of nested types, as in Arrow's own importer
+    MOST_FIELDS = 1 << 20     # fields of a schema, including nested ones
 
-# The end of a stream's error message if Ctrl-C interrupted Python code in the stream: only the text arrives
-# here.
+# Matches the end of a stream's error message if Ctrl-C interrupted Python code in the stream. Only the text
+# of the error is available here.
 INTERRUPTED = re.compile(r"(?:^|Python exception: )KeyboardInterrupt(?::[^\n]*)?\s*\Z", re.MULTILINE)
 
 cdef const char* SCHEMA_CAPSULE = "arrow_schema"
@@ -50,7 +50,7 @@ cdef class ArrowTable:
             self.schema.release(&self.schema)
 
     cdef int _append(self, ArrowArray* batch) except -1:
-        """Takes over a batch, even if it raises; the batch must match the schema."""
+        """Takes ownership of a batch, even if it raises. The batch must match the schema."""
         cdef ArrowArray* grown
         if self.batch_count == self.room:
             grown = <ArrowArray*>realloc(self.batches, sizeof(ArrowArray) * (2 * self.room + 4))
@@ -99,22 +99,23 @@ cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
     check_table(table)
     while True:
         memset(&batch, 0, sizeof(ArrowArray))
-        # The stream may compute, and wait for threads that need the GIL.
+        # The stream may run computations, and may wait for threads that need the GIL.
         with nogil:
             code = stream.get_next(stream, &batch)
         if code:
-            # It may have failed because of Ctrl-C.
+            # The stream may have failed because of Ctrl-C.
             PyErr_CheckSignals()
             raise stream_error(stream, code)
         if batch.release == NULL:
             return 0
         table._append(&batch)
-        # A stream may run no Python code: without this check, Ctrl-C would wait for its end.
+        # A stream may run no Python code. Without this check, Ctrl-C would have no effect until the stream
+        # ends.
         PyErr_CheckSignals()
 
 
 cdef int check_table(ArrowTable table) except -1:
-    """Refuses a schema that is not a struct, or that can't be walked."""
+    """Raises if the schema is not a struct, or can't be traversed."""
     cdef int64_t fields = MOST_FIELDS
     if table.schema.release == NULL:
         raise ValueError("data: malformed Arrow data: its schema is already released")
@@ -130,10 +131,10 @@ cdef int check_table(ArrowTable table) except -1:
 
 
 cdef int check_schema(const ArrowSchema* s, const char* column, int level, int64_t* fields) except -1:
-    """Refuses a schema with missing pointers or a cycle.
+    """Raises if a schema has missing pointers or a cycle.
 
-    ``column``: the name of the column that it belongs to, for errors; NULL: none. ``fields``: how many more
-    fields are allowed.
+    ``column``: the name of the column that the schema belongs to, for error messages; NULL if there is none.
+    ``fields``: how many more fields are allowed.
     """
     cdef int64_t i
     fields[0] -= 1
@@ -168,7 +169,7 @@ cdef str field_of(const char* column):
 
 
 cdef ArrowTable read_arrow(object data):
-    """Takes over all batches of ``data``, without copying; reads a stream to its end.
+    """Takes ownership of all batches of ``data``, without copying; reads a stream to its end.
 
     Raises TypeError if ``data`` has neither ``__arrow_c_stream__`` nor ``__arrow_c_array__``, or is not a
     table; OSError if the stream fails; ValueError for malformed data.
@@ -181,7 +182,7 @@ cdef ArrowTable read_arrow(object data):
     cdef object export = getattr(data, "__arrow_c_array__", None)
     cdef object pair = None
     if export is not None:
-        # A batch has both; reading an array costs a third of reading a stream.
+        # A record batch has both methods. Reading an array takes a third of the time of reading a stream.
         try:
             pair = export()
         except Exception:
@@ -236,8 +237,8 @@ cdef void drop_array_capsule(object capsule) noexcept:
     free(array)
 
 
-# The consumer may release on any thread, with or without the GIL. A child can be moved away from its parent,
-# so each owns its own memory.
+# The consumer may call release() on any thread, with or without the GIL. A child can be moved away from its
+# parent, so each structure owns its own memory.
 
 cdef void release_leaf_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL
@@ -272,8 +273,8 @@ cdef void release_struct(ArrowArray* array) noexcept nogil:
 
 
 cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
-    """Makes the type struct<partition: int32, offset: int64>; False if there is no memory: then release
-    it."""
+    """Fills in the type struct<partition: int32, offset: int64>. Returns False if out of memory; the caller
+    must then release the schema."""
     cdef int i
     schema.format = "+s"
     schema.name = ""
@@ -298,7 +299,7 @@ cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
 cdef bint fill_leaf(
     ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls
 ) noexcept nogil:
-    """Makes an array that takes over its two buffers; returns False if there is no memory."""
+    """Fills in an array that takes ownership of its two buffers. Returns False if out of memory."""
     array.buffers = <const void**>calloc(2, sizeof(void*))
     if array.buffers == NULL:
         return False
@@ -312,7 +313,7 @@ cdef bint fill_leaf(
 
 
 cdef object export_schema():
-    """A capsule with the schema of ``export_rows``."""
+    """Returns a capsule with the schema of ``export_rows``."""
     cdef ArrowSchema* schema = <ArrowSchema*>calloc(1, sizeof(ArrowSchema))
     if schema == NULL or not fill_schema(schema):
         if schema != NULL:
@@ -325,10 +326,10 @@ cdef object export_schema():
 cdef object export_rows(
     int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls
 ):
-    """Capsules with the schema and the array of (partition, offset) rows.
+    """Returns capsules with the schema and the array of (partition, offset) rows.
 
-    Takes over the buffers, which must come from malloc, even if it raises MemoryError. ``validity``: a bitmap
-    with ``nulls`` missing offsets, or NULL.
+    Takes ownership of the buffers, which must be allocated with malloc, even if it raises MemoryError.
+    ``validity``: a bitmap with ``nulls`` missing offsets, or NULL.
     """
     cdef ArrowArray* array = <ArrowArray*>calloc(1, sizeof(ArrowArray))
     cdef bint ok = array != NULL

@@ -24,7 +24,8 @@ cdef int64_t append_headers(object headers, HeaderBytes* to) except -1
 cdef inline int hold(object data, Held* held, str what) except -1:
     """Borrows the bytes of any contiguous buffer; the size of None is -1.
 
-    For an exact ``bytes`` only the pointer is taken: the caller keeps ``data`` alive until it is copied.
+    For an object of exactly type ``bytes``, only the pointer is stored: the caller must keep ``data`` alive
+    until the bytes are copied.
     """
     held.viewed = False
     held.data = NULL

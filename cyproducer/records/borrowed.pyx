@@ -1,7 +1,7 @@
 """Borrows the bytes of Python objects, and encodes headers.
 
-Owns which objects count as bytes, and the errors for others. Does not own records. Any thread may call it,
-with the GIL.
+Owns which objects are accepted as bytes, and the errors for other objects. Does not own records. Any thread
+may call it, with the GIL.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
@@ -25,10 +25,10 @@ cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except 
     """Gets the buffer of an object that is not exactly of type bytes.
 
     Raises TypeError, with ``what`` and ``advice`` in the message, for objects without a contiguous buffer and
-    for numpy scalars: their memory is a number in this machine's byte order, or text as UCS-4.
+    for numpy scalars, whose memory is a number in native byte order, or text in UCS-4.
     """
     try:
-        # PyBUF_ND asks for the dimensions: otherwise numpy reports that an array has none.
+        # PyBUF_ND requests the dimensions. Without it, numpy reports that an array has none.
         PyObject_GetBuffer(data, view, PyBUF_ND)
     except (TypeError, BufferError) as error:
         raise TypeError(
@@ -54,7 +54,7 @@ cdef bint is_scalar(object data, int dimensions) except -1:
     if dimensions != 0:
         # Dates have a buffer of 8 bytes with one dimension.
         return kind.__module__ == "numpy" and kind.__name__ in ("datetime64", "timedelta64")
-    # The memory of a structure is meant to be sent: ctypes, and numpy's void.
+    # For structures (those of ctypes, and numpy's void), sending the memory is what the caller intends.
     if type(kind).__module__ == "_ctypes":
         return False
     for base in kind.__mro__:
@@ -64,7 +64,7 @@ cdef bint is_scalar(object data, int dimensions) except -1:
 
 
 cdef int hold_buffer(object data, Held* held, str what) except -1:
-    """``hold`` for what is neither None nor exactly ``bytes``."""
+    """Implements ``hold`` for objects that are neither None nor exactly of type ``bytes``."""
     advice = ""
     if what in ("key", "value"):
         advice = f"; set {what}_serializer for other types"
@@ -89,9 +89,9 @@ cdef int make_room(HeaderBytes* to, int64_t more) except -1:
 
 
 cdef int64_t append_headers(object headers, HeaderBytes* to) except -1:
-    """Encodes a list of (str, bytes or None) as in a record, count first.
+    """Encodes a list of (str, bytes or None) pairs as in a record, with the count first.
 
-    Returns the number of bytes of names and values alone, for the record's metadata.
+    Returns the number of bytes of the names and values alone, for the record's metadata.
     """
     cdef Py_ssize_t name_size
     cdef const char* name
@@ -101,11 +101,11 @@ cdef int64_t append_headers(object headers, HeaderBytes* to) except -1:
     # A header's own __getitem__ may create the objects: these references keep them alive until the copy.
     cdef object text
     cdef object data
-    # It would be read as its keys.
+    # Iterating over a dict would yield only its keys.
     if isinstance(headers, dict):
         raise TypeError("headers: must be a list of (str, bytes or None) pairs, not dict: give its items()")
     try:
-        # A copy: the count is written first, and the caller's list may change meanwhile.
+        # A copy, because the count is written first, and the caller's list may change in the meantime.
         pairs = tuple(headers)
     except TypeError as error:
         raise TypeError(
@@ -115,11 +115,12 @@ cdef int64_t append_headers(object headers, HeaderBytes* to) except -1:
     to.used = put_varint(to.start + to.used, len(pairs)) - to.start
     for header in pairs:
         if PyTuple_CheckExact(header) and len(<tuple>header) == 2:
-            # It does not change, and the copy keeps it alive.
+            # A tuple does not change, and the copy keeps it alive.
             text = <object>PyTuple_GET_ITEM(header, 0)
             data = <object>PyTuple_GET_ITEM(header, 1)
         elif isinstance(header, (tuple, list)) and len(header) == 2:
-            # With bounds checks: code that runs for one item may change the list before the next is read.
+            # With bounds checks, because code that runs for one item may change the list before the next item
+            # is read.
             text = PySequence_GetItem(header, 0)
             data = PySequence_GetItem(header, 1)
         else:

@@ -1,9 +1,9 @@
-"""Finds the C functions of the codecs' libraries, to call them without the GIL.
+"""Finds the C functions of the codecs' libraries, so that they can be called without the GIL.
 
-Owns where to look: in the library that Python itself or a package has loaded, whose extension module exports
-its functions or is linked with them; and then by the name under which systems have it. Does not own calling
-them (``native_codec``). A library that is not found, or that has not all of the functions, is not used: its
-codec takes the GIL.
+Owns where to search: first in the library that Python itself or a package has loaded, whose extension module
+exports the functions or is linked with the library; then by the library's usual file name on the system. Does
+not own calling the functions (``native_codec``). A library that is not found, or does not have all of the
+functions, is not used: its codec then runs with the GIL.
 """
 
 import sys
@@ -32,7 +32,8 @@ _MODULES: Final = {
     "lz4": ("lz4.block._block",),
     "zstd": ("_zstd", "backports.zstd._zstd") if sys.version_info >= (3, 14) else ("backports.zstd._zstd",),
 }
-"""Extension modules that bring a library along. One that is part of the interpreter has no file."""
+"""Extension modules that contain or load a library. A module that is built into the interpreter has no
+file."""
 _SYSTEM: Final = {
     "gzip": ("libz.so.1", "libz.1.dylib"),
     "snappy": ("libsnappy.so.1", "libsnappy.1.dylib"),
@@ -43,11 +44,11 @@ _SYSTEM: Final = {
 
 @cache
 def functions_of(codec: str) -> dict[str, int] | None:
-    """Returns the addresses of a codec's functions by their names; None without a library that has all."""
+    """Returns the addresses of a codec's functions by name; None if no library has all of them."""
     try:
         import ctypes
     except ImportError:
-        # A Python that was built without it.
+        # This Python was built without ctypes.
         return None
     for library in _libraries(codec, ctypes.CDLL):
         with suppress(AttributeError, ValueError):
@@ -61,7 +62,7 @@ def functions_of(codec: str) -> dict[str, int] | None:
 
 
 def _libraries(codec: str, load: Callable[[str | None], Any]) -> Iterator[Any]:
-    """Yields the libraries that may have a codec, loaded. They are never unloaded."""
+    """Loads and yields the libraries that may contain a codec. They are never unloaded."""
     for name in _MODULES.get(codec, ()):
         with suppress(ImportError, OSError):
             yield load(getattr(import_module(name), "__file__", None))

@@ -21,15 +21,15 @@ class Codec(NamedTuple):
     default_level: int | None = None
 
     def allowed_levels(self) -> str:
-        """The allowed levels, as text for error messages."""
+        """Returns the allowed levels, as text for error messages."""
         if not self.levels:
             return "None"
         return f"{self.levels[0]}..{self.levels[-1]} (default {self.default_level})"
 
 
-# lz4's levels have Java's meaning: 9 is the fast compressor, every other level from 3 on is high compression,
-# at about a tenth of the speed; 1 and 2 are nearly as fast as 9, and 12..17 are all the slowest.
-# zstd's negative levels are faster than 1 and compress less.
+# lz4's levels have the same meaning as in Java: 9 selects the fast compressor, every other level from 3 on
+# selects high compression, at about a tenth of the speed. Levels 1 and 2 are nearly as fast as 9, and 12..17
+# are equally slow, the slowest. zstd's negative levels are faster than 1 and compress less.
 CODECS = (
     Codec("none", 0),
     Codec("gzip", 1, range(1, 10), -1),

@@ -8,7 +8,7 @@ cdef enum Layout:
     ABSENT = 0                # there is no such column, or it has only nulls
     OFFSETS32 = 1             # binary, string: row i is data[offsets[i]:offsets[i + 1]]
     OFFSETS64 = 2             # large_binary, large_string
-    VIEWS = 3                 # binary_view, string_view: 16 bytes per row, short values in place
+    VIEWS = 3                 # binary_view, string_view: 16 bytes per row, short values inline
     FIXED = 4                 # fixed_size_binary
     SPANS = 5                 # not Arrow: an address and a size per row
 
@@ -20,10 +20,10 @@ cdef struct Span:
 # A column whose rows are bytes. Pointers point to the first row: they include the array's offset.
 cdef struct Cells:
     int32_t layout            # a Layout
-    int32_t index             # of a dictionary's indices: a Number
+    int32_t index             # the type of a dictionary's indices: a Number
     int32_t sparse            # SPANS: some rows are null
     const uint8_t* validity   # a bitmap, least significant bit first; NULL: no nulls
-    int64_t first_bit         # the first row's bit in it
+    int64_t first_bit         # the first row's bit in the bitmap
     const uint8_t* rows       # offsets, views or spans
     const uint8_t* data       # OFFSETS*, FIXED
     int64_t data_size         # OFFSETS*: the last offset of the whole array
@@ -31,7 +31,7 @@ cdef struct Cells:
     const void** buffers      # VIEWS: the buffers of long values
     const int64_t* sizes      # VIEWS: sizes of these buffers
     int64_t buffer_count
-    const uint8_t* indices    # NULL, or of a dictionary: the index of each row's word (its value)
+    const uint8_t* indices    # NULL, or for a dictionary: the index of each row's word (its value)
     const Cells* words        # the dictionary's words
     int64_t word_count
 
@@ -64,7 +64,7 @@ cdef enum ListLayout:
     LIST_VIEWS32 = 3          # list_view: row i has sizes[i] elements from offsets[i] on
     LIST_VIEWS64 = 4          # large_list_view
     FIXED_LISTS = 5           # fixed_size_list: row i has ``width`` elements from i * width on
-    ENCODED = 6               # not Arrow: Span i * width of ``offsets`` is row i as in a record; width 0 or 1
+    ENCODED = 6               # not Arrow: row i is Span i * width of offsets, as in a record; width 0 or 1
 
 # A column of lists of (key, value) structs.
 cdef struct Headers:
@@ -75,7 +75,7 @@ cdef struct Headers:
     const uint8_t* sizes      # LIST_VIEWS*
     int64_t width             # FIXED_LISTS: elements per row
     int64_t first_row         # FIXED_LISTS: rows of the whole array before these
-    int64_t base              # the element with which all fields below begin
+    int64_t base              # the element at which all fields below start
     const uint8_t* struct_validity   # of the structs in the lists
     int64_t struct_bit
     Cells key
@@ -128,7 +128,7 @@ cdef inline int64_t load64(const uint8_t* at) noexcept nogil:
 
 
 cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcept nogil:
-    """Element i; a value above 2**63 - 1 is returned as 2**63 - 1, which no column here allows."""
+    """Returns element i. A value above 2**63 - 1 is returned as 2**63 - 1, which no column here allows."""
     cdef uint64_t large
     cdef double real
     if kind == INT64:
@@ -154,8 +154,8 @@ cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcep
 
 
 cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
-    """The size of row i, and in ``at`` its address. The row is not null, and the column is not a
-    dictionary."""
+    """Returns the size of row i, and stores its address in ``at``. The row must not be null by ``validity``,
+    and the column must not be a dictionary."""
     cdef const uint8_t* view
     cdef int64_t size
     cdef int64_t start
@@ -168,8 +168,8 @@ cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t
         at[0] = c.data + start
         return load64(c.rows + 8 * i + 8) - start
     if layout == VIEWS:
-        # The size, then the bytes if there are up to 12; else 4 of them, the buffer's index, the offset in
-        # it.
+        # A view has the size, then the bytes if there are at most 12. Otherwise it has the first 4 bytes, the
+        # buffer's index, and the offset in that buffer.
         view = c.rows + 16 * i
         size = load32(view)
         if size <= 12:
@@ -187,7 +187,8 @@ cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t
 
 
 cdef inline int64_t cell(const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
-    """The size of row i, -1 for null, and in ``at`` its address. The column must be checked."""
+    """Returns the size of row i, -1 for null, and stores its address in ``at``. The column must have been
+    checked."""
     if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
         return -1
     if c.indices == NULL:
@@ -200,13 +201,13 @@ cdef inline int64_t cell(const Cells* c, int64_t i, const uint8_t** at) noexcept
 
 
 cdef inline int64_t number_at(const Numbers* c, int64_t i) noexcept nogil:
-    """Row i, -1 for null."""
+    """Returns row i; -1 for null."""
     if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
         return -1
     return number(c.kind, c.data, i)
 
 
 cdef inline int64_t milliseconds_at(const Numbers* c, int64_t i) noexcept nogil:
-    """Row i of a checked column of timestamps, in ms; -1 for null."""
+    """Returns row i of a checked column of timestamps, in ms; -1 for null."""
     cdef int64_t v = number_at(c, i)
     return v * c.times // c.per if v >= 0 else -1

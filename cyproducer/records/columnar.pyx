@@ -1,13 +1,14 @@
 """Reads columns of bytes, numbers and headers in Arrow's layouts: finds each row's address and size.
 
-Owns which Arrow types each role accepts, and checking a column when it is imported: shape, offsets,
+Owns which Arrow types each role accepts, and the checks of a column when it is imported: shape, offsets,
 dictionaries, views. A checked column is read without further checks (``cell``, inlined into the appending
 code). Does not own the memory (``arrow``) or the checks of the rows' values (``row_source``). Any thread may
 call it; raising needs the GIL.
 
-The size of foreign memory must be trusted, because the C data interface does not report it. So offsets must
-increase from 0 on, and indices of dictionaries and views must be within bounds. Foreign numbers are not
-trusted: ``plus`` and ``times`` refuse sums and products beyond any possible address.
+The C data interface does not report the size of foreign memory, so the size that the data implies must be
+trusted. For this, offsets must be at least 0 and must not decrease, and the indices of dictionaries and views
+must be within bounds. Foreign numbers are not trusted: ``plus`` and ``times`` reject sums and products beyond
+any possible address.
 
 Source: Apache Arrow, "Arrow Columnar Format" and "The Arrow C data interface".
 """
@@ -29,14 +30,15 @@ cdef extern from *:
     bint cyp_add_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
     bint cyp_multiply_overflows(int64_t a, int64_t b, int64_t* product) noexcept nogil
 
-# Replaces a buffer without bytes, which may be NULL: C allows neither offsets from NULL nor copies.
+# Replaces the address of an empty buffer, which may be NULL: C allows neither adding an offset to NULL nor
+# copying from it.
 cdef uint8_t NOTHING = 0
 
-# No process has more memory: addresses have at most 57 bits, and one of them is the kernel's. Adding sizes up
-# to this limit does not overflow.
+# No process has more memory than this: addresses have at most 57 bits, and one bit marks the kernel's half.
+# Adding sizes up to this limit does not overflow.
 cdef int64_t MOST_BYTES = 1 << 56
 
-# A record's size is an int32: the sizes of headers are not counted beyond that.
+# A record's size is an int32, so the sizes of headers are not counted beyond the largest int32.
 cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
 # Source: Apache Arrow, "The Arrow C data interface", "Data type description - format strings".
@@ -72,7 +74,8 @@ cdef object type_name(const ArrowSchema* s):
 
 
 cdef object refused_type(const ArrowSchema* s, str name, str must):
-    """The error for a column of that type; ``must``: the accepted types, and how to convert."""
+    """Returns the error for a column of an unsupported type. ``must``: the accepted types, and how to
+    convert."""
     if s.format != NULL and strcmp(s.format, "+r") == 0:
         must += "; decode its runs first (pyarrow.compute.run_end_decode)"
     elif s.dictionary != NULL and number_kind(s.dictionary.format):
@@ -81,13 +84,13 @@ cdef object refused_type(const ArrowSchema* s, str name, str must):
 
 
 cdef object malformed(str name, str what):
-    """The error for a column, or for the whole table if ``name`` is None."""
+    """Returns the error for a column, or for the whole table if ``name`` is None."""
     place = "data" if name is None else f"column {name!r}"
     return ValueError(f"{place}: malformed Arrow data: {what}")
 
 
 cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
-    """The sum of two foreign numbers, neither of them negative."""
+    """Returns the sum of two foreign numbers, which must not be negative. Raises if the sum overflows."""
     cdef int64_t total = 0
     if cyp_add_overflows(a, b, &total):
         raise malformed(name, f"{a} + {b} rows exceed the address space")
@@ -95,8 +98,8 @@ cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
 
 
 cdef int64_t times(int64_t a, int64_t b, str name) except -1:
-    """The product of two foreign numbers, neither of them negative: the bytes of ``a`` rows of ``b``
-    bytes."""
+    """Returns the product of two foreign numbers, which must not be negative: the bytes of ``a`` rows of
+    ``b`` bytes. Raises if the product exceeds the address space."""
     cdef int64_t product = 0
     if cyp_multiply_overflows(a, b, &product) or product > MOST_BYTES:
         raise malformed(name, f"{a} rows of {b} bytes exceed the address space")
@@ -104,7 +107,7 @@ cdef int64_t times(int64_t a, int64_t b, str name) except -1:
 
 
 cdef const uint8_t* at_row(const void* data, int64_t first, int64_t n, int64_t size, str name) except? NULL:
-    """The address of row ``first``; raises if ``n`` rows of ``size`` bytes from there on can't fit in
+    """Returns the address of row ``first``. Raises if ``n`` rows of ``size`` bytes from there on can't fit in
     memory."""
     times(plus(first, n, name), size, name)
     return <const uint8_t*>data + first * size
@@ -113,7 +116,8 @@ cdef const uint8_t* at_row(const void* data, int64_t first, int64_t n, int64_t s
 # Types
 
 cdef int bytes_layout(const ArrowSchema* s, str name) except -1:
-    """The layout of a column of bytes; for a dictionary, that of its words. ABSENT for the type null."""
+    """Returns the layout of a column of bytes; for a dictionary, the layout of its words. Returns ABSENT for
+    the type null."""
     cdef const ArrowSchema* words = s
     cdef const char* form
     if s.dictionary != NULL:
@@ -154,7 +158,7 @@ cdef int number_size(int kind) noexcept:
 
 
 cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1:
-    """The kind of numbers in a column of partitions: NO_NUMBER for the type null."""
+    """Sets the kind of the numbers in a column of partitions; NO_NUMBER for the type null."""
     c.kind = number_kind(s.format)
     if s.dictionary == NULL and s.format != NULL:
         if strcmp(s.format, "g") == 0:
@@ -169,7 +173,7 @@ cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1:
 
 
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
-    """Sets the type of a column of timestamps and its unit; NO_NUMBER for the type null."""
+    """Sets the kind and the unit of a column of timestamps; the kind is NO_NUMBER for the type null."""
     cdef const char* form = s.format
     c.kind = INT64
     c.times = 1
@@ -196,7 +200,7 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
         if strcmp(form, "n") == 0:
             c.kind = NO_NUMBER
             return 0
-    # Numbers of 32 bits and floats are refused: they are more likely seconds.
+    # 32-bit integers and floats are rejected, because they are more likely to be seconds.
     raise refused_type(
         s, name,
         "timestamps must be of type timestamp (s, ms, us or ns), date32, date64, or int64 or uint64 as "
@@ -205,7 +209,7 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
 
 
 cdef int64_t fixed_width(const char* form, str name) except -1:
-    """The bytes per row of fixed_size_binary, from its format "w:42"."""
+    """Returns the bytes per row of fixed_size_binary, from its format, such as "w:42"."""
     digits = (form + 2).decode("utf-8", "replace")
     if not (digits.isascii() and digits.isdigit()):
         raise malformed(name, f"its width is {digits!r}")
@@ -215,8 +219,8 @@ cdef int64_t fixed_width(const char* form, str name) except -1:
 
 
 cdef int headers_type(const ArrowSchema* s, str name) except -1:
-    """The layout, NO_LISTS for the type null; raises TypeError for other than lists of (key, value)
-    structs."""
+    """Returns the layout; NO_LISTS for the type null. Raises TypeError for any type except lists of (key,
+    value) structs."""
     cdef const char* form = s.format
     cdef ArrowSchema* pair
     cdef int layout = NO_LISTS
@@ -244,7 +248,7 @@ cdef int headers_type(const ArrowSchema* s, str name) except -1:
 # From arrays to columns
 
 cdef int check_counts(const ArrowArray* a, str name) except -1:
-    """Refuses an array that is missing or released, or has impossible numbers of rows."""
+    """Raises if an array is missing or released, or has impossible numbers of rows."""
     if a == NULL:
         raise malformed(name, "its array is missing")
     if a.release == NULL:
@@ -264,9 +268,9 @@ cdef int check_counts(const ArrowArray* a, str name) except -1:
 cdef int check_array(
     const ArrowSchema* s, const ArrowArray* a, int64_t buffers, int64_t children, int64_t needed, str name
 ) except -1:
-    """Refuses an array that differs from its type, or that has fewer than ``needed`` rows.
+    """Raises if an array does not match its type, or has fewer than ``needed`` rows.
 
-    ``buffers`` and ``children``: how many its type needs; -1: any number of buffers.
+    ``buffers`` and ``children``: how many of them its type needs. ``buffers`` is -1 if any number is allowed.
     """
     check_counts(a, name)
     if s.release == NULL:
@@ -291,7 +295,7 @@ cdef int check_array(
 
 
 cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept nogil:
-    """The index, relative to ``start``, of the first of ``n`` bits that is 0; -1: none."""
+    """Returns the index, relative to ``start``, of the first of ``n`` bits that is 0; -1 if there is none."""
     cdef int64_t i = 0
     while i < n:
         if (start + i) & 7 == 0:
@@ -308,9 +312,10 @@ cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept 
 cdef int take_validity(
     const ArrowArray* a, int64_t skip, int64_t n, bint look, str name, const uint8_t** bits, int64_t* first
 ) except -1:
-    """Sets ``bits`` to the bitmap of ``n`` rows after ``skip`` others; NULL if none of them is null.
+    """Sets ``bits`` to the bitmap of ``n`` rows, after ``skip`` others; NULL if none of the ``n`` rows is
+    null.
 
-    ``look``: whether to search it for a null; otherwise there may be a bitmap without one.
+    ``look``: whether to search the bitmap for a null. If not, ``bits`` may be a bitmap without any null.
     """
     bits[0] = NULL
     first[0] = a.offset + skip
@@ -327,10 +332,10 @@ cdef int take_validity(
 
 
 cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* longest) noexcept nogil:
-    """The first row from ``start`` to ``end`` that provably points outside its memory; -1: none.
+    """Returns the first row from ``start`` to ``end`` that provably points outside its memory; -1 if none.
 
-    ``longest``: raised to the size of the longest row. The cost depends on the rows, not on the words of a
-    dictionary, because rows may use only a few of them.
+    ``longest``: raised to the size of the longest row, if that is larger. The cost depends on the number of
+    rows, not on the number of words in a dictionary, because rows may use only a few of the words.
     """
     cdef int64_t i
     cdef int64_t word
@@ -404,7 +409,7 @@ cdef object outside(str name, int64_t row, str fault):
 
 
 cdef str fault_of(const Cells* c, int64_t i):
-    """What is wrong with row ``i``, which ``check_cells`` has found."""
+    """Describes what is wrong with row ``i``, which ``check_cells`` has found."""
     cdef const uint8_t* view
     cdef int64_t longest = 0
     cdef int64_t word
@@ -446,14 +451,15 @@ cdef int64_t describe_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name,
     int64_t before,
 ) except -1:
-    """Makes a column from ``n`` rows of an array, after ``skip`` others, and checks them.
+    """Makes a column from ``n`` rows of an array, after ``skip`` others, and checks these ``n`` rows.
 
-    ``before``: rows of earlier batches, for errors. Returns the size of the longest row.
+    ``before``: the number of rows in earlier batches, for error messages. Returns the size of the longest
+    row.
     """
     cdef int64_t longest = 0
     cdef int64_t bad
     point_cells(c, words, s, a, skip, n, True, name)
-    if n <= 64:   # which costs less than releasing the GIL
+    if n <= 64:   # checking so few rows costs less than releasing the GIL
         bad = check_cells(c, 0, n, &longest)
     else:
         with nogil:
@@ -467,7 +473,7 @@ cdef int64_t describe_cells(
 
 
 cdef void never_null(Cells* c) noexcept:
-    """Gives a checked column without bytes an address."""
+    """Gives a checked column without bytes an address that is not NULL."""
     if c.layout != ABSENT and c.indices == NULL and c.data == NULL:
         c.data = &NOTHING
 
@@ -476,9 +482,9 @@ cdef int point_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, bint look,
     str name,
 ) except -1:
-    """Like ``describe_cells``, but does not check the rows: the caller must.
+    """Like ``describe_cells``, but does not check the rows: the caller must do so.
 
-    ``look``: whether to search for nulls, see ``take_validity``.
+    ``look``: whether to search for nulls; see ``take_validity``.
     """
     cdef int layout = bytes_layout(s, name)
     cdef int64_t first
@@ -493,7 +499,7 @@ cdef int point_cells(
         c.words = words
         if n > 0 and a.buffers[1] == NULL:
             raise malformed(name, "its indices are missing")
-        # Never NULL: a column with `indices` is a dictionary.
+        # Set even if there are no rows: a column is a dictionary if `indices` is not NULL.
         c.indices = <const uint8_t*>a
     elif layout == ABSENT:
         return check_array(s, a, 0, 0, needed, name)
@@ -534,7 +540,7 @@ cdef int point_cells(
             plus(plus(first, n, name), 1, name)
             c.rows = at_row(a.buffers[1], first, n + 1, 4 if layout == OFFSETS32 else 8, name)
             c.data = <const uint8_t*>a.buffers[2]
-            # Rows of the array that are not read show how much data there is.
+            # The last offset of the whole array, including rows that are not read, is the size of the data.
             if layout == OFFSETS32:
                 c.data_size = load32(at_row(a.buffers[1], plus(a.offset, a.length, name), 1, 4, name))
             else:
@@ -559,7 +565,7 @@ cdef int describe_numbers(
 
 
 cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcept nogil:
-    """The first element of a row's list, and in ``end`` the one after its last."""
+    """Returns the first element of a row's list, and sets ``end`` to the element after its last."""
     cdef int64_t start
     if h.layout == LISTS32:
         end[0] = load32(h.offsets + 4 * row + 4)
@@ -573,7 +579,7 @@ cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcep
         return start
     if h.layout == LIST_VIEWS64:
         start = load64(h.offsets + 8 * row)
-        # Unsigned: the sum of two large numbers must not overflow before it is checked.
+        # Unsigned, because the sum of two large numbers must not overflow before it is checked.
         end[0] = <int64_t>(<uint64_t>start + <uint64_t>load64(h.sizes + 8 * row))
         return start
     start = (h.first_row + row) * h.width
@@ -582,9 +588,10 @@ cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcep
 
 
 cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
-    """The bytes that ``encode_headers_at`` needs; -1: a header has no key.
+    """Returns the number of bytes that ``encode_headers_at`` needs; -1 if a header has no key.
 
-    Stops counting above MOST_HEADERS: headers without bytes take no memory, so there may be any number.
+    Stops counting above MOST_HEADERS: headers without bytes take no memory, so there may be any number of
+    them.
     """
     cdef int64_t total
     cdef int64_t size
@@ -616,9 +623,9 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
 
 
 cdef int64_t unreadable_key(const Headers* h, int64_t row) noexcept nogil:
-    """The first header of a row whose key is not UTF-8, counted from ``base``; -1: none.
+    """Returns the first header of a row whose key is not UTF-8, counted from ``base``; -1 if there is none.
 
-    The row must be checked.
+    The row must have been checked.
     """
     cdef int64_t i
     cdef int64_t size
@@ -635,7 +642,8 @@ cdef int64_t unreadable_key(const Headers* h, int64_t row) noexcept nogil:
 
 
 cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
-    """Source: RFC 3629, section 4: no overlong forms, no surrogates, nothing above U+10FFFF."""
+    """Returns whether bytes are valid UTF-8 (RFC 3629, section 4): no overlong forms, no surrogates, nothing
+    above U+10FFFF."""
     cdef int64_t i = 0
     cdef int64_t j
     cdef int more
@@ -677,7 +685,7 @@ cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noexcept nogil:
-    """Writes a row's headers as in a record, count first; returns the number of bytes."""
+    """Writes a row's headers as in a record, with the count first; returns the number of bytes."""
     cdef uint8_t* p = out
     cdef int64_t size
     cdef int64_t i
@@ -708,9 +716,9 @@ cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noex
 
 
 cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noexcept nogil:
-    """Sets ``base``, the first element of ``n`` rows; sets ``last`` to the one after their last element.
+    """Sets ``base`` to the first element of ``n`` rows, and ``last`` to the element after their last one.
 
-    Returns the first row whose elements are not within the array's ``room`` elements; -1: none.
+    Returns the first row whose elements are not within the array's ``room`` elements; -1 if there is none.
     """
     cdef int64_t row
     cdef int64_t start
@@ -731,9 +739,10 @@ cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noe
 
 
 cdef int64_t check_elements(const Headers* h, int64_t n, const Cells** wrong) noexcept nogil:
-    """The first element, counted from ``base``, whose key or value points outside its memory; -1: none.
+    """Returns the first element, counted from ``base``, whose key or value points outside its memory; -1 if
+    none.
 
-    ``wrong``: set to its column, the keys or the values.
+    ``wrong``: set to the column of that key or value.
     """
     cdef int64_t longest = 0
     cdef int64_t row
@@ -742,7 +751,7 @@ cdef int64_t check_elements(const Headers* h, int64_t n, const Cells** wrong) no
     cdef int64_t bad
     cdef int64_t begun = 0
     cdef int64_t ended = 0
-    # Lists usually are contiguous, so many rows are checked together.
+    # Lists are usually contiguous, so many rows are checked together.
     for row in range(n + 1):
         if row < n:
             if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
@@ -767,7 +776,7 @@ cdef int64_t check_elements(const Headers* h, int64_t n, const Cells** wrong) no
 
 
 cdef int64_t row_with(const Headers* h, int64_t n, int64_t element) noexcept nogil:
-    """The first of ``n`` rows whose list has that element, counted from ``base``."""
+    """Returns the first of ``n`` rows whose list contains ``element``, which is counted from ``base``."""
     cdef int64_t row
     cdef int64_t start
     cdef int64_t end = 0
@@ -783,7 +792,7 @@ cdef int64_t describe_headers(
     Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before
 ) except -1:
     """Makes a column of headers from an array; returns the encoded size of the largest row's headers."""
-    # Only elements of these rows are checked: a slice's lists come with the elements of the whole column.
+    # Only the elements of these rows are checked, because a slice includes the elements of the whole column.
     cdef const ArrowArray* pairs
     cdef const ArrowArray* child
     cdef const ArrowSchema* pair
@@ -808,7 +817,7 @@ cdef int64_t describe_headers(
     check_array(s, a, buffers, 1, plus(skip, n, name), name)
     pairs = a.children[0]
     pair = s.children[0]
-    # Either structs of two fields, or of the type null.
+    # The elements are either structs of two fields, or of the type null.
     if strcmp(pair.format, "n") == 0:
         check_array(pair, pairs, 0, 0, 0, f"{name}, elements")
     else:
@@ -844,7 +853,7 @@ cdef int64_t describe_headers(
             f"its list is from element {row} to {size}, the column has the elements 0 to {pairs.length}",
         )
     if pair.n_children == 2:
-        # By name if the names are (value, key), else by position.
+        # The fields are identified by name if the names are (value, key), otherwise by position.
         if field_is(pair.children[0], "value") and field_is(pair.children[1], "key"):
             key = 1
         size = last - h.base
