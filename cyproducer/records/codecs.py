@@ -29,7 +29,7 @@ class Codec(NamedTuple):
 
 # lz4's levels have the same meaning as in Java: 9 selects the fast compressor, every other level from 3 on
 # selects high compression, at about a tenth of the speed. Levels 1 and 2 are nearly as fast as 9, and 12..17
-# are equally slow, the slowest. zstd's negative levels are faster than 1 and compress less.
+# are equally slow, slower than all others. zstd's negative levels are faster than 1 and compress less.
 CODECS = (
     Codec("none", 0),
     Codec("gzip", 1, range(1, 10), -1),

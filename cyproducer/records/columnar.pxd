@@ -154,8 +154,8 @@ cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcep
 
 
 cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
-    """Returns the size of row i, and stores its address in ``at``. The row must not be null by ``validity``,
-    and the column must not be a dictionary."""
+    """Returns the size of row i, and stores its address in ``at``. The row must not be null according to
+    ``validity``, and the column must not be a dictionary."""
     cdef const uint8_t* view
     cdef int64_t size
     cdef int64_t start
@@ -168,8 +168,8 @@ cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t
         at[0] = c.data + start
         return load64(c.rows + 8 * i + 8) - start
     if layout == VIEWS:
-        # A view has the size, then the bytes if there are at most 12. Otherwise it has the first 4 bytes, the
-        # buffer's index, and the offset in that buffer.
+        # A view begins with the size. The bytes follow if there are at most 12; otherwise the first 4 bytes,
+        # the buffer's index, and the offset in that buffer.
         view = c.rows + 16 * i
         size = load32(view)
         if size <= 12:

@@ -25,7 +25,7 @@ class Compressor:
     def decompress(data: Buffer, max_size: int) -> bytes: ...
 
 def compressor_for(name: str | None, level: int | None = None) -> Compressor:
-    """A compressor for a codec, by the codec's configured name.
+    """Returns a compressor for a codec, by the codec's configured name.
 
     Args:
         name: one of ``codecs.BY_NAME``; None is ``"none"``.
@@ -56,10 +56,10 @@ def decompress(codec_id: int, data: Buffer, max_size: int) -> bytes:
     """
 
 def decompress_any(codec_id: int, data: Buffer, max_size: int) -> bytes:
-    """Like ``decompress``, and reads what other clients write: lz4 frames with any options, and one snappy
-    block without a frame.
+    """Like ``decompress``, but also reads what other clients write: lz4 frames with any options, and one
+    snappy block without a frame.
 
     Raises:
-        DecompressionError: as of ``decompress``.
-        ValueError: as of ``decompress``.
+        DecompressionError: as for ``decompress``.
+        ValueError: as for ``decompress``.
     """

@@ -3,31 +3,32 @@
 Does not own the codecs' names, ids and levels (``codecs``) or the batch, whose header is never compressed and
 never passed here. No I/O.
 
-Runs on the thread that seals a batch, an application thread or the sender thread. Batches are compressed by
-``native_codec``, without the GIL. Where a library's C functions are not found, the functions here do it, with
-the GIL held on entry; each library releases it while it works. Every function and object may be used from
-several threads at once.
+Runs on the thread that seals a batch: an application thread or the sender thread. Batches are compressed by
+``native_codec``, without the GIL. If a library's C functions are not found, the functions here compress
+instead: they are called with the GIL, and each library releases it while it works. Every function and object
+is thread-safe.
 
-The format is the Java client's, so that every reader of its batches can read these:
+The format is that of the Java client, so that every reader of the Java client's batches can read these
+batches:
 
 ======  =======================================================================================
 codec   bytes
 ======  =======================================================================================
 none    unchanged
 gzip    RFC 1952, one member, no name, time 0
-snappy  xerial framing: a 16-byte header, then blocks of at most 1 MiB (Java: 32 KiB), each with
+snappy  xerial framing: a 16-byte header, then blocks of at most 1 MiB (Java: 32 KiB), each after
         its length
-lz4     LZ4 frame: independent 64 KiB blocks (Java refuses linked ones), no content checksum (the
+lz4     LZ4 frame: independent 64 KiB blocks (Java rejects linked ones), no content checksum (the
         batch has its CRC-32C), no content size
-zstd    RFC 8878, one frame with its content size (Java leaves it out; it lets a reader allocate its
-        buffer at once, and librdkafka writes it too), no checksum
+zstd    RFC 8878, one frame with its content size (Java omits it; it lets a reader allocate its
+        buffer at once, and librdkafka also writes it), no checksum
 ======  =======================================================================================
 
 Compression is written in Cython because of signals, not for speed. Signal handlers run only between Python
-bytecodes, and none may run between closing a batch and the end of its compression:
+bytecodes, and no handler must run between the closing of a batch and the end of its compression:
     main thread, send():  closes the batch; a Python function compresses it
     SIGTERM:              the handler calls close(), which waits for that batch
-That wait would never end: the code that compresses the batch is below the handler on the stack.
+That wait would never end, because the code that compresses the batch is below the handler on the stack.
 
 Sources: the Kafka protocol guide (record batch, attributes), KIP-110 (zstd), KIP-390 (levels).
 The libraries were chosen by ``perf/micro/compression.py``.
@@ -56,29 +57,31 @@ cdef int SNAPPY = _codecs.BY_NAME["snappy"].codec_id
 cdef int LZ4 = _codecs.BY_NAME["lz4"].codec_id
 cdef int JAVA_FAST_LZ4 = _codecs.BY_NAME["lz4"].default_level
 XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-# With Java's 32 KiB, a batch of 256 KiB takes eight calls, and after each the thread must reacquire the GIL:
-# 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine). Readers accept any
-# size: each block states its own. The limit keeps their buffers in proportion.
+# With Java's 32 KiB, a batch of 256 KiB takes eight calls, and the thread must reacquire the GIL after each
+# call: 42 ms while another thread runs Python code, compared to 6 ms with one call (on an idle machine).
+# Readers accept any block size, because each block states its own. The limit keeps the readers' buffers
+# reasonably small.
 cdef Py_ssize_t XERIAL_BLOCK_BYTES = 1024 * 1024
 
 # Magic; version 1, independent blocks, no checksums, no size; blocks of 64 KiB; the header's checksum.
 cdef bytes LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 cdef Py_ssize_t LZ4_BLOCK_BYTES = 65536
-# In a block's size: the block is not compressed.
+# Flag in a block's size: the block is not compressed.
 cdef uint32_t LZ4_STORED = 1u << 31
-# The first byte of an LZ4 frame's descriptor, and the sizes that its blocks may have.
+# Bits in the first byte of an LZ4 frame's descriptor, and the block sizes that a frame can have.
 cdef int LZ4_VERSION = 0x40
-cdef int LZ4_VERSION_BITS = 0xC2     # and a reserved one
+cdef int LZ4_VERSION_BITS = 0xC2     # and a reserved bit
 cdef int LZ4_BLOCK_CHECKSUM = 0x10
 cdef int LZ4_CONTENT_SIZE = 0x08
 cdef int LZ4_CONTENT_CHECKSUM = 0x04
 cdef int LZ4_DICTIONARY = 0x01
 cdef dict LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
-# How often a codec can repeat a byte: 64 bytes by a copy of 3 bytes, a block of 128 KiB by its 4 bytes.
-# The memory for a stated size is allocated before it proves wrong.
+# The largest ratios of decompressed to compressed size: in snappy, a copy of 3 bytes makes 64 bytes; in zstd,
+# a block of 4 bytes makes 128 KiB. Checked because memory is allocated for a stated size before the size
+# proves wrong.
 cdef Py_ssize_t SNAPPY_RATIO = 22
 cdef Py_ssize_t ZSTD_RATIO = 32768
-# The window that RFC 8878 (3.1.1.1.2) asks every decoder to support, even for small data.
+# The window that RFC 8878 (3.1.1.1.2) recommends that every decoder support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 cdef int ZSTD_LARGEST_WINDOW_LOG = 31
 cdef object ZSTD_FLUSH_FRAME = zstd.ZstdCompressor.FLUSH_FRAME
@@ -91,13 +94,14 @@ class DecompressionError(ValueError):
 cdef class Compressor:
     """Compresses the records of batches with one codec at one level.
 
-    Made by ``compressor_for``. Safe to use from several threads at once.
+    Created by ``compressor_for``. Thread-safe.
 
     Attributes:
-        codec_id: goes into bits 0-2 of the batch's attributes; see ``CODECS``.
+        codec_id: stored in bits 0-2 of the batch's attributes; see ``CODECS``.
         name: the codec's name, ``"none"`` for no compression.
         level: the level used; None if the codec has no levels.
-        native: the ``NativeCodec`` that does the same without the GIL; None if its library is not found.
+        native: the ``NativeCodec`` that compresses in the same way without the GIL; None if its library is
+            not found.
     """
 
     cdef readonly int codec_id
@@ -112,7 +116,7 @@ cdef class Compressor:
         self.native = native_codec(codec.name, level)
 
     def compress(self, data):
-        """The compressed form of ``data``, in its own memory: ``data`` is not kept after the call.
+        """Returns the compressed form of ``data``, in new memory: ``data`` is not kept after the call.
 
         Raises:
             MemoryError: no memory could be allocated for the result or the codec's state.
@@ -120,7 +124,7 @@ cdef class Compressor:
         return self.packed(data) if self.native is None else (<NativeCodec>self.native).compressed(data)
 
     cdef object packed(self, data):
-        """``compress`` by Python functions."""
+        """Implements ``compress`` with Python functions."""
         return bytes(data)
 
     @staticmethod
@@ -134,13 +138,14 @@ cdef class Compressor:
 
 cdef class _Gzip(Compressor):
     cdef object packed(self, data):
-        # 31: a window of 32 KiB and a gzip wrapper, in which zlib leaves the time 0.
+        # 31: a window of 32 KiB and a gzip wrapper, in which zlib sets the time to 0.
         return zlib.compress(data, self.level, wbits=31)
 
     @staticmethod
     def decompress(data, max_size):
         member = zlib.decompressobj(wbits=31)
-        # One byte more than allowed distinguishes too large from exactly at the limit.
+        # One byte more than allowed, to distinguish a result that is too large from one that is exactly at
+        # the limit.
         result = member.decompress(data, max_size + 1)
         if len(result) <= max_size:
             check_end("gzip", member.eof, member.unused_data)
@@ -183,8 +188,8 @@ cdef class _Snappy(Compressor):
 
 
 cdef class _Lz4(Compressor):
-    # The module lz4.frame; None for the fast compressor. That comes from cramjam, block by block: it is as
-    # fast, and has wheels for every platform, which lz4 has not.
+    # The module lz4.frame; None for the fast compressor. For that, cramjam compresses block by block: it is
+    # as fast as lz4 and, unlike lz4, has wheels for every platform.
     cdef object frames
 
     def __cinit__(self, codec, level):
@@ -226,7 +231,7 @@ cdef class _Lz4(Compressor):
 
     @staticmethod
     def decompress(data, max_size):
-        # Only frames that this class makes: a producer reads no others.
+        # Accepts only frames that this class makes, because a producer reads no others.
         cdef bytes source = bytes(data)
         cdef Py_ssize_t at = len(LZ4_HEADER)
         cdef Py_ssize_t size = 0
@@ -252,7 +257,8 @@ cdef class _Lz4(Compressor):
 
 
 cdef bytes snappy_block(block, Py_ssize_t before, Py_ssize_t max_size):
-    """Decompresses a block, which comes after ``before`` bytes, if all is not more than ``max_size``."""
+    """Decompresses a block that follows ``before`` decompressed bytes. Raises if the total exceeds
+    ``max_size``."""
     cdef Py_ssize_t stated = cramjam.snappy.decompress_raw_len(block)
     if before + stated > max_size:
         raise too_large("snappy", before + stated, max_size)
@@ -261,9 +267,9 @@ cdef bytes snappy_block(block, Py_ssize_t before, Py_ssize_t max_size):
 
 
 cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
-    """The size of what one frame contains, with any options: from the lengths of its blocks' sequences.
+    """Returns the decompressed size of one frame with any options, from the lengths of its blocks' sequences.
 
-    The library has no limit, and a frame need not state its size. Checksums are left to the library.
+    The library does not limit the size, and a frame need not state it. Checksums are left to the library.
     """
     cdef Py_ssize_t at = 6
     cdef Py_ssize_t size = 0
@@ -290,10 +296,10 @@ cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
 
 
 cdef struct Lz4Block:
-    bint last  # The mark at a frame's end, which is no block.
-    bint stored  # Without compression.
+    bint last  # The mark at a frame's end, which is not a block.
+    bint stored  # Not compressed.
     Py_ssize_t length
-    Py_ssize_t raw  # Its length when it is decompressed.
+    Py_ssize_t raw  # The decompressed length.
 
 
 cdef Lz4Block lz4_block(bytes source, Py_ssize_t at, Py_ssize_t most) except *:
@@ -315,10 +321,10 @@ cdef Lz4Block lz4_block(bytes source, Py_ssize_t at, Py_ssize_t most) except *:
 
 
 cdef Py_ssize_t lz4_raw_size(const uint8_t* block, Py_ssize_t size) noexcept nogil:
-    """The size of what a compressed block contains, from the lengths of its sequences; -1 if they are wrong.
+    """Returns the decompressed size of a block, from the lengths of its sequences; -1 if they are wrong.
 
-    A sequence: a byte with two lengths, the rest of the first, literals, an offset, the rest of the second.
-    The last one ends with its literals.
+    A sequence is a byte with two lengths, the rest of the first length, literals, an offset, and the rest of
+    the second length. The last sequence ends with its literals.
     """
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t raw = 0
@@ -354,9 +360,9 @@ cdef Py_ssize_t lz4_raw_size(const uint8_t* block, Py_ssize_t size) noexcept nog
 
 
 cdef class _Zstd(Compressor):
-    # A new context costs 20 us, as much as compressing 4 KB, and a context serves one thread at a time. So
-    # idle contexts are kept here: at most as many as were ever in use at once. A context in use is not in
-    # here, so a forked child finds only consistent ones.
+    # A new context takes 20 us, as long as compressing 4 KB, and a context serves one thread at a time. So
+    # idle contexts are kept here: at most as many as were ever in use at once. A context that is in use is
+    # not in this deque, so a forked child finds only contexts in a consistent state.
     cdef object idle
 
     def __cinit__(self):
@@ -367,7 +373,7 @@ cdef class _Zstd(Compressor):
             context = self.idle.pop()
         except IndexError:
             context = zstd.ZstdCompressor(level=self.level)
-        # Only then does the frame state its size.
+        # Without this call, the frame does not state its content size.
         context.set_pledged_input_size(len(data))
         frame = context.compress(data, ZSTD_FLUSH_FRAME)
         self.idle.append(context)
@@ -380,10 +386,12 @@ cdef class _Zstd(Compressor):
         if stated is not None and stated > max_size:
             raise too_large("zstd", stated, max_size)
         check_ratio("zstd", stated or 0, len(memoryview(data).cast("B")), ZSTD_RATIO)
-        # The library also allocates the window that the frame states, which is independent of its size.
+        # The library also allocates the window that the frame states, which is independent of the content
+        # size.
         window_log = min((max(max_size, ZSTD_WINDOW_BYTES) - 1).bit_length(), ZSTD_LARGEST_WINDOW_LOG)
         frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})
-        # If the frame states no size, this limits it. One byte more, so that a frame of the limit ends.
+        # max_length limits a frame that states no size. One byte more than allowed, so that a frame of
+        # exactly the limit is read to its end.
         result = frame.decompress(data, max_length=max_size + 1)
         if len(result) <= max_size:
             check_end("zstd", frame.eof, frame.unused_data)

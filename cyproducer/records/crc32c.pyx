@@ -4,10 +4,11 @@
 
 Owns the kernels (SSE4.2, ARMv8, tables) and the choice between them, made once at import from the processor's
 features. Does not know what a record batch is. Any thread may call it, with or without the GIL: nothing
-changes after the import.
+changes after import.
 
-The package has its own implementation because the ``crc32c`` package can be called only from Python, with the
-GIL, and the sender thread checksums every batch without it. The tests compare with that package.
+This package has its own implementation because the ``crc32c`` package can be called only from Python, with
+the GIL, but the sender thread checksums every batch without the GIL. The tests compare the results with those
+of the ``crc32c`` package.
 
 Sources: RFC 3720 appendix B.4 (the polynomial and vectors), Kounavis and Berry 2005 (slicing by 8),
 Gopal et al. 2011 (interleaving lanes and joining them).
@@ -61,7 +62,7 @@ def _crc32c_python(data, uint32_t crc=0):
 
 
 def _crc32c_table(data, uint32_t crc=0):
-    """The same as ``crc32c``, always with the portable tables. For tests."""
+    """The same as ``crc32c``, but always with the portable tables. For tests."""
     return _checksum(crc32c_table, data, crc)
 
 

@@ -1,5 +1,6 @@
-/* CRC-32C (Castagnoli): the kernels and the choice between them. C and not Cython because they need
- * intrinsics, a per-function target attribute and inline assembly. Only crc32c.pyx includes this file.
+/* CRC-32C (Castagnoli): the kernels and the choice between them. Written in C, not in Cython, because the
+ * kernels need intrinsics, a per-function target attribute and inline assembly. Only crc32c.pyx includes this
+ * file.
  *
  * crc32c_setup() runs once, when the extension is imported; after that everything here is read-only.
  */
@@ -15,8 +16,8 @@
 #define CRC32C_POLYNOMIAL 0x82F63B78u /* 0x1EDC6F41, reflected */
 
 /* The CRC instruction has a latency of 3 cycles and one can start every cycle, so three independent lanes
- * keep it busy. Joining lanes costs about twenty table reads: negligible for long lanes; short lanes handle
- * most of the remainder. Multiples of 8. */
+ * keep it busy. Joining lanes costs about twenty table reads, which is negligible for long lanes. Short lanes
+ * handle most of the remainder. Both lengths are multiples of 8. */
 #define CRC32C_LONG_LANE 4096
 #define CRC32C_SHORT_LANE 256
 
@@ -39,7 +40,7 @@ static const char *crc32c_kernel_name = "table";
 #include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE "sse4.2"
-#if defined(__clang__) /* has separated the CRC instructions from SSE4.2; older GCCs don't know that name */
+#if defined(__clang__) /* separates the CRC instructions from SSE4.2; older GCCs don't know that name */
 #define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -47,7 +48,7 @@ static const char *crc32c_kernel_name = "table";
 #define CRC32C_STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC32C_STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
 
-/* CPUID directly, not __builtin_cpu_supports, which needs symbols that not every clang runtime has. */
+/* CPUID instead of __builtin_cpu_supports, which needs symbols that not every clang runtime has. */
 static int crc32c_hardware_present(void)
 {
     unsigned int eax, ebx, ecx, edx;
@@ -55,8 +56,9 @@ static int crc32c_hardware_present(void)
 }
 
 #elif defined(__aarch64__) && defined(__GNUC__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
-/* Assembly, because a Linux wheel is built for plain ARMv8.0, where the instructions are optional: not every
- * compiler's arm_acle.h declares the intrinsics then, and only the kernel knows whether they are present. */
+/* Assembly, because a Linux wheel is built for plain ARMv8.0, where the CRC instructions are optional. For
+ * that target, not every compiler's arm_acle.h declares the intrinsics, and only the operating system knows
+ * whether the processor has the instructions. */
 #if defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -107,8 +109,8 @@ static inline uint32_t crc32c_shift(const crc32c_shift_t table, uint32_t crc)
 }
 
 /* Three adjacent lanes of `lane` bytes each. The first continues `crc`; the others start from a zero
- * register, so that shifting the register of the preceding bytes and XORing gives the register of all bytes.
- * */
+ * register, so that shifting the register of the preceding bytes and XORing gives the register of all
+ * bytes. */
 CRC32C_TARGET static inline uint32_t crc32c_three_lanes(uint32_t crc, const uint8_t *data, size_t lane,
                                                         const crc32c_shift_t shift)
 {

@@ -11,9 +11,9 @@ that line here and a partitioner in ``control/partitioners.py`` that names it.
 Sources: Java ``BuiltInPartitioner.partitionForKey`` and ``Utils.murmur2`` (java); librdkafka
 ``rdkafka_msg.c``, ``rdmurmur2.c``, ``rdfnv1a.c`` (the six from consistent to fnv1a_random); Sarama
 ``partitioner.go``, ``NewHashPartitioner`` and ``NewReferenceHashPartitioner``. ``fnv1a_random`` and
-``sarama`` agree for every key: abs before or after the remainder is the same number, 2**31 included.
-No major client has a murmur3 partitioner; this rule is the one that Python programs implement themselves:
-``(mmh3.hash(key) & 0x7fffffff) % n``, Java's sign handling with mmh3's default seed.
+``sarama`` agree for every key: taking the absolute value before or after the remainder gives the same number,
+even for 2**31. No major client has a murmur3 partitioner; this rule is the one that Python programs implement
+themselves: ``(mmh3.hash(key) & 0x7fffffff) % n``, Java's sign handling with mmh3's default seed.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
@@ -120,7 +120,8 @@ cdef int32_t partition_of(int32_t rule, const uint8_t* key, Py_ssize_t n, int32_
 
 
 cdef int32_t rule_number(str name) except -1:
-    """The number of the rule with this name, for ``partition_of``; raises ValueError if there is none."""
+    """Returns the number of the rule with this name, for ``partition_of``. Raises ValueError if there is
+    none."""
     if name not in RULES:
         raise ValueError(f"unknown key hash {name!r}: allowed are {', '.join(RULES)}")
     return RULES.index(name)

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from cyproducer.base.sync cimport pthread_mutex_t
 
-# The state of a library, which serves one thread at a time.
+# A library's state, which serves one thread at a time.
 cdef struct Context:
     void* state
     Context* next         # in `idle`
@@ -13,7 +13,7 @@ cdef class NativeCodec:
     cdef int level
     cdef pthread_mutex_t lock  # guards `idle`
     cdef Context* idle    # at most as many as were ever in use at once
-    # Those of the library.
+    # The library's functions and version.
     cdef void* make
     cdef void* reset
     cdef void* configure

@@ -3,7 +3,8 @@ from typing import Self
 from typing_extensions import Buffer, disjoint_base
 
 def native_codec(name: str, level: int | None) -> NativeCodec | None:
-    """A codec's C functions, at one of its levels; None if its library is not found."""
+    """Returns a codec that calls its library's C functions, at one of its levels; None if the library is not
+    found."""
 
 @disjoint_base
 class NativeCodec:

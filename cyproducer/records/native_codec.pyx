@@ -1,15 +1,15 @@
 """Compresses through the C functions of the codecs' libraries, without the GIL.
 
-Owns the contexts of the libraries and the framing of what they make, which is that of ``compression``. Does
-not own finding the functions (``codec_libraries``) or the Python functions that do the same where a library
-is not found. Safe to use from several threads at once. A forked child makes its own: a thread that exists
+Owns the contexts of the libraries and the framing of their output, which is the same as in ``compression``.
+Does not own finding the functions (``codec_libraries``), or the Python functions that are used if a library
+is not found (``compression``). Thread-safe. A forked child makes its own codecs, because a thread that exists
 only in the parent may hold the lock.
 
-The sender compresses a batch that is due before it is full. With a Python function it would wait for the GIL
-first, behind every thread that computes.
+The sender thread compresses a batch that is due before it is full. With a Python function, the sender thread
+would first have to wait for the GIL, behind every thread that runs Python code.
 
 The types below are those of the libraries' stable interfaces: zlib's ``z_stream``, LZ4's and snappy's plain
-functions, zstd's ``ZSTD_compress2``, of version 1.4 or later.
+functions, and zstd's ``ZSTD_compress2`` (version 1.4 or later).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
@@ -45,7 +45,7 @@ cdef enum:
     LZ4_SLACK = LZ4_BLOCK_BYTES // 255 + 16
     XERIAL_BLOCK_BYTES = 1 << 20
 
-# In a block's size: it is not compressed.
+# Flag in a block's size: the block is not compressed.
 cdef uint32_t LZ4_STORED = 1u << 31
 # As in compression.pyx.
 cdef bytes lz4_header = b"\x04\x22\x4d\x18\x60\x40\x82"
@@ -57,7 +57,7 @@ cdef enum:
     LZ4_HEADER_BYTES = 7
     XERIAL_HEADER_BYTES = 16
 
-# zlib.h, which may not be installed where this is built.
+# Declared here because zlib.h may not be installed where this module is built.
 cdef struct ZStream:
     const uint8_t* next_in
     unsigned int avail_in
@@ -125,7 +125,7 @@ cdef class NativeCodec:
             self.run = at(functions, "snappy_compress")
             self.bound = at(functions, "snappy_max_compressed_length")
         elif self.codec_id == LZ4:
-            # Levels 1 and 2 are the fast compressor's in LZ4's frames too.
+            # LZ4's frame functions also use the fast compressor for levels 1 and 2.
             if level > 2 and level != _codecs.BY_NAME["lz4"].default_level:
                 self.make = at(functions, "LZ4_sizeofStateHC")
                 self.run = at(functions, "LZ4_compress_HC_extStateHC")
@@ -149,7 +149,7 @@ cdef class NativeCodec:
         pthread_mutex_destroy(&self.lock)
 
     def compressed(self, data):
-        """The compressed form of ``data``, in the codec's framing, as ``bytes``.
+        """Returns the compressed form of ``data``, in the codec's framing, as ``bytes``.
 
         Raises:
             MemoryError: no memory could be allocated for the result or the codec's state.
@@ -171,10 +171,10 @@ cdef class NativeCodec:
             free(to)
 
     cdef int64_t most(self, int64_t size) noexcept nogil:
-        """The room that ``compress`` needs for ``size`` bytes."""
+        """Returns the room that ``compress`` needs for ``size`` bytes."""
         cdef int64_t blocks
         if self.codec_id == GZIP:
-            # compressBound() and a gzip wrapper: deflateBound() needs a stream.
+            # The formula of compressBound(), and a gzip wrapper: deflateBound() needs a stream.
             return size + (size >> 12) + (size >> 14) + (size >> 25) + 64
         if self.codec_id == SNAPPY:
             blocks = size // XERIAL_BLOCK_BYTES + 1
@@ -184,8 +184,8 @@ cdef class NativeCodec:
         return <int64_t>(<Bound>self.bound)(size)
 
     cdef int64_t compress(self, const uint8_t* data, int64_t size, uint8_t* to, int64_t room) noexcept nogil:
-        """Compresses ``data`` to ``to``, which has ``room`` for ``most(size)`` bytes. Returns the size of the
-        result; -1: no memory."""
+        """Compresses ``data`` into ``to``, which has ``room`` for ``most(size)`` bytes. Returns the size of
+        the result; -1 if out of memory."""
         cdef Context* context
         cdef int64_t made
         if self.codec_id == SNAPPY:
@@ -204,10 +204,10 @@ cdef class NativeCodec:
         self.give_back(context)
         return made
 
-    # Contexts: a new one costs 20 us and more, as much as compressing 4 KB.
+    # Contexts are reused: a new one takes 20 us or more, as long as compressing 4 KB.
 
     cdef Context* take(self) noexcept nogil:
-        """An idle context, or a new one; NULL if there is no memory."""
+        """Returns an idle context, or a new one; NULL if out of memory."""
         cdef Context* context
         pthread_mutex_lock(&self.lock)
         context = self.idle
@@ -306,7 +306,7 @@ cdef class NativeCodec:
         memcpy(to, LZ4_HEADER, LZ4_HEADER_BYTES)
         while done < size:
             part = <int>min(size - done, LZ4_BLOCK_BYTES)
-            # Up to its bound, a block always fits.
+            # The room is LZ4's bound for the block, so the block always fits.
             if state == NULL:
                 length = (<Lz4>self.run)(
                     <const char*>data + done, <char*>to + made + 4, part, part + LZ4_SLACK

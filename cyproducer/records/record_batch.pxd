@@ -24,7 +24,7 @@ cdef enum:
 
 
 cdef inline int64_t record_bound(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
-    """The largest encoded size of a record, for any timestamp and index in the batch."""
+    """Returns the largest encoded size of a record, for any timestamp and index in the batch."""
     return (
         RECORD_OVERHEAD
         + (key_size if key_size > 0 else 0)

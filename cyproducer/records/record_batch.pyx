@@ -52,9 +52,9 @@ def encode_batch(
     int16_t producer_epoch=-1,
     int32_t base_sequence=-1,
 ):
-    """A complete uncompressed batch as ``bytes``, encoded by the functions that ``send()`` uses.
+    """Returns a complete uncompressed batch as ``bytes``, encoded by the functions that ``send()`` uses.
 
-    ``records``: a list of (timestamp_ms, key or None, value or None, headers as encoded bytes). For
+    ``records``: a list of (timestamp_ms, key or None, value or None, headers as encoded bytes) tuples. For
     tests and tools; raises ValueError for an empty list.
     """
     cdef int64_t room = BATCH_HEADER

@@ -37,9 +37,9 @@ cdef class RowSource:
     cdef int64_t batch_count
     cdef int64_t count        # rows of all batches
     cdef object kept                   # owns the memory that the pointers point into
-    cdef Items values                  # None unless made from sequences; the same for the next
+    cdef Items values                  # None unless made from sequences; also ``keys``
     cdef Items keys
-    cdef HeaderBytes encoded  # made from sequences: memory that the rows point into; the same for the next
+    cdef HeaderBytes encoded  # if made from sequences: memory that the rows point into; also the next four
     cdef Span* header_spans
     cdef int64_t* partitions
     cdef int64_t* timestamps

@@ -7,4 +7,5 @@ class Items: ...
 class RowSource: ...
 
 def is_header_list(headers: Any) -> bool:
-    """Whether these are one record's headers, and not a sequence of them. An empty list has none for all."""
+    """Whether this is one list of headers, and not a sequence of such lists. An empty list means no
+    headers."""

@@ -72,18 +72,19 @@ from cyproducer.errors import UnknownTopicOrPartitionError, record_too_large
 cdef enum:
     PIECE = 4096              # how many items of a sequence are read at a time
     HOLD_NS = 1_000_000       # how long the GIL is held without a pause
-    MOMENT_NS = 20_000        # the pause, in which other threads may take it
+    MOMENT_NS = 20_000        # the length of the pause, in which other threads can take the GIL
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
-# Rows without bytes take no memory in a table, so there may be any number of them; here each row takes some.
+# Rows without bytes take no memory in a table, so a table may have any number of them. Here each row takes
+# some memory.
 cdef int64_t MOST_ROWS = 1 << 32
 
 
 # A free list, because each call allocates one.
 @cython.freelist(8)
 cdef class RowSource:
-    """Rows to send, by column. Does not change once it is made; any thread may read it.
+    """Rows to send, by column. Does not change after it is made, so any thread may read it.
 
     Has ``count`` rows, numbered from 0 across all batches.
     """
@@ -116,7 +117,7 @@ cdef class RowSource:
         cdef int headers = column_of(t, "headers", self.headers_name)
         cdef int partition = column_of(t, "partition", self.partition_name)
         cdef int timestamp = column_of(t, "timestamp", self.timestamp_name)
-        # Also checked if there is no batch, so that an empty table already shows a mistake.
+        # Also checked if there is no batch, so that an empty table of the wrong type raises as well.
         if key >= 0:
             bytes_layout(t.schema.children[key], self.key_name)
         if value >= 0:
@@ -214,7 +215,7 @@ cdef class RowSource:
                 raise (TypeError if isinstance(error, TypeError) else ValueError)(
                     f"headers[{i}]: {text}"
                 ) from error
-            # The bytes may move: the address is set below.
+            # The bytes may still move, so the address is set below.
             self.header_spans[i].size = self.encoded.used - before
             self.headers_room = max(self.headers_room, self.header_spans[i].size)
             if i % PIECE == PIECE - 1:
@@ -231,13 +232,13 @@ cdef class RowSource:
     cdef int64_t* _take_numbers(
         self, Numbers* c, object sequence, str name, uint8_t** bitmap
     ) except? NULL:
-        """Reads a sequence of whole numbers or None, one for each row."""
+        """Reads a sequence of ints or None, one for each row."""
         cdef int64_t since_ns = cyp_monotonic_ns()
         cdef int64_t i
         cdef int too_large = 0
         cdef int64_t* numbers
         cdef tuple items
-        # Iterable, but into no numbers.
+        # Iterable, but not a sequence of numbers.
         if isinstance(sequence, (str, bytes)):
             raise TypeError(
                 f"{name}: must be an int, None, or a sequence of them, not {type(sequence).__name__}"
@@ -321,7 +322,7 @@ cdef class RowSource:
                     ):
                         continue
                     if r.timestamp.kind == UINT64:
-                        # 2**63 and more appear as negative here.
+                        # Values of 2**63 and above appear as negative here.
                         v = load64(r.timestamp.data + 8 * row)
                     else:
                         v = number(r.timestamp.kind, r.timestamp.data, row)
@@ -348,7 +349,7 @@ cdef class RowSource:
                         headers_size = headers_size_at(&r.headers, row)
                     bound = BATCH_HEADER + record_bound(key_size, value_size, headers_size)
                     if bound > max_request_size:
-                        # The bound is a few bytes too high.
+                        # The bound is a few bytes too high, so the exact size decides.
                         bound = BATCH_HEADER + record_length(key_size, value_size, headers_size)
                         if bound > max_request_size:
                             ok = False
@@ -361,7 +362,7 @@ cdef class RowSource:
         raise record_too_large(f"{place}: the record", bound, max_request_size)
 
     cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1:
-        """Raises for a row's partition, ``real``; ``v`` is the same as an integer."""
+        """Raises the error for a row's partition. ``real``: the partition; ``v``: the same as an integer."""
         if real != real:
             raise ValueError(
                 f"{self.place(self.partition_name, row)}: is null, and send_arrow() does not call a "
@@ -377,7 +378,7 @@ cdef class RowSource:
         raise UnknownTopicOrPartitionError(known)
 
     cdef str place(self, str column, int64_t row):
-        """The name of a row of a column in error messages."""
+        """Returns how error messages name a row of a column."""
         return f"{column}[{row}]" if self.values is not None else f"column {column!r}, row {row}"
 
 
@@ -389,7 +390,7 @@ cdef inline bint may_lack(const Cells* c) noexcept nogil:
 
 
 cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
-    """The encoded size of a record if it is the first of its batch."""
+    """Returns the encoded size of a record if it is the first of its batch."""
     cdef int64_t body = (
         3 + varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
         + headers_size
@@ -398,7 +399,8 @@ cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers
 
 
 cdef int column_of(ArrowTable t, str role, str name) except -2:
-    """The index of the column with that name, -1 if ``name`` is None; ``role``: the argument's name."""
+    """Returns the index of the column with that name; -1 if ``name`` is None. ``role``: the argument's
+    name."""
     cdef int64_t i
     cdef Py_ssize_t size
     cdef const char* wanted
@@ -436,7 +438,7 @@ cdef str checked_name(str role, object name):
 cdef RowSource from_arrow(
     object data, object key, object value, object headers, object partition, object timestamp
 ):
-    """The rows of Arrow data; the other arguments are column names or None.
+    """Returns the rows of Arrow data. The other arguments are column names or None.
 
     Raises TypeError and ValueError for columns that are missing or duplicate, or whose types or data are not
     valid for their role.
@@ -456,9 +458,11 @@ cdef RowSource from_arrow(
 
 
 cdef int let_others_run(int64_t* since_ns) except -1:
-    """Releases the GIL for a moment if it was held for HOLD_NS since ``since_ns``, which it then updates.
+    """Releases the GIL for a moment if it has been held for HOLD_NS since ``since_ns``, and then updates
+    ``since_ns``.
 
-    Only releasing it is not enough: this thread would take it again before a waiting thread wakes up.
+    Releasing the GIL without a pause is not enough: this thread would reacquire it before a waiting thread
+    wakes up.
     """
     cdef timespec moment
     if cyp_monotonic_ns() - since_ns[0] >= HOLD_NS:
@@ -475,8 +479,8 @@ cdef int let_others_run(int64_t* since_ns) except -1:
 cdef class Items:
     """The items of a sequence, referenced piece by piece, and the address and size of each.
 
-    Other threads may run between two pieces: a list that changes meanwhile is read as a ``for`` loop reads
-    it.
+    Other threads may run between two pieces: a list that changes in the meantime is read as a ``for`` loop
+    would read it.
     """
 
     def __dealloc__(self):
@@ -520,7 +524,7 @@ cdef class Items:
                 return 0
 
     cdef int keep(self, object piece) except -1:
-        # A list of pieces would cost a tenth of a call with one record.
+        # No list for the first piece: a list would take a tenth of the time of a call with one record.
         if self.first is None:
             self.first = piece
         elif self.pieces is None:
@@ -540,7 +544,7 @@ cdef class Items:
         return True
 
     cdef int hold(self, object piece, str name, int64_t* since_ns) except -1:
-        """Reads each item of a piece; items that are not bytes are copied, and the copies kept."""
+        """Reads each item of a piece. Items that are not bytes are copied, and the copies are kept."""
         cdef Py_ssize_t i
         cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(piece)
         cdef Py_buffer view
@@ -580,7 +584,7 @@ cdef class Items:
     cdef int let_go(self) except -1:
         """Drops the references to the items, which may be the last ones.
 
-        Does not check for signals: the rows are accepted, and the caller must get their future.
+        Does not check for signals, because the rows have been accepted and the caller must get their future.
         """
         cdef int64_t since_ns
         self.count = 0
@@ -604,7 +608,7 @@ cdef Items items_of(object sequence, str name):
 
 
 cdef object no_content(str place):
-    """The error for a row that has neither a value nor a key."""
+    """Returns the error for a row that has neither a value nor a key."""
     return ValueError(
         f"{place}: is null, and so is the key: a record needs a value or a key (a tombstone is a key with a "
         "null value)"
@@ -612,7 +616,8 @@ cdef object no_content(str place):
 
 
 cpdef bint is_header_list(object headers) except -1:
-    """Whether these are one record's headers, and not a sequence of them. An empty list has none for all."""
+    """Whether this is one list of headers, and not a sequence of such lists. An empty list means no
+    headers."""
     if isinstance(headers, dict):
         return True
     if not isinstance(headers, (list, tuple)):
@@ -620,14 +625,14 @@ cpdef bint is_header_list(object headers) except -1:
     if not headers:
         return True
     first = headers[0]
-    # A pair begins with its name; a list of headers with a pair.
+    # A pair begins with a str, its name; a list of headers begins with a pair.
     return isinstance(first, (list, tuple)) and len(first) > 0 and isinstance(first[0], str)
 
 
 cdef RowSource from_sequences(
     object values, object keys, object headers, object partition, object timestamp_ms
 ):
-    """The rows of Python sequences of bytes, other contiguous buffers or None.
+    """Returns the rows of Python sequences of bytes, other contiguous buffers or None.
 
     ``headers``: None, a list of pairs for all rows, or a sequence of lists or None. ``partition``,
     ``timestamp_ms``: None, or sequences of int or None. Raises TypeError, ValueError.
@@ -675,7 +680,7 @@ cdef RowSource from_sequences(
 
 
 cdef int let_go_of(RowSource source) except -1:
-    """Drops the references to the rows' memory, with pauses. The rows must not be read any more."""
+    """Drops the references to the rows' memory, with pauses. The rows must not be read afterwards."""
     source.count = 0
     source.batch_count = 0
     if source.values is not None:
@@ -686,9 +691,9 @@ cdef int let_go_of(RowSource source) except -1:
 
 
 cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_size, bint given) except -1:
-    """Raises the error of the first row that can't be sent.
+    """Raises the error for the first row that can't be sent.
 
-    ``partitions``: how many the topic has. ``given``: each row must have its own partition.
+    ``partitions``: the topic's number of partitions. ``given``: whether each row must specify its partition.
     """
     cdef int64_t i
     cdef int64_t before = 0
@@ -699,10 +704,10 @@ cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_si
 
 
 cdef int64_t largest_row(RowSource source) noexcept nogil:
-    """The upper bound of any row's size in a batch; ``source.largest`` is a quick, higher estimate.
+    """Returns an upper bound of any row's size in a batch; ``source.largest`` is a faster, higher estimate.
 
-    The estimate also counts bytes that are not sent (under nulls, and dictionary values that no row uses),
-    and adds the largest key to the largest value. The rows must be checked.
+    The estimate also counts bytes that are not sent (under null entries, and dictionary values that no row
+    uses), and adds the largest key to the largest value. The rows must have been checked.
     """
     cdef int64_t i
     cdef int64_t row

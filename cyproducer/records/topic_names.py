@@ -1,4 +1,4 @@
-"""Checks topic names, before anything else gets to see them. Pure functions; any thread may call them."""
+"""Checks topic names, before any other code uses them. Pure functions; any thread may call them."""
 
 import re
 from typing import Any
@@ -9,13 +9,14 @@ _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def legal_topic(name: Any) -> str:
-    """Returns the name as a plain ``str``: a subclass may override ``__eq__`` or ``__hash__``, as enums do.
+    """Returns the name as a plain ``str``, because a subclass may override ``__eq__`` or ``__hash__``, as
+    enums do.
 
     Raises:
-        TypeError: the name is no string.
+        TypeError: the name is not a string.
         InvalidTopicError: no broker would accept the name.
     """
-    # Not isinstance(), which believes the object's own __class__.
+    # Not isinstance(), which trusts the object's own __class__.
     if not issubclass(type(name), str):
         raise TypeError(f"topic: must be a str, not {type(name).__name__}")
     plain = str.__str__(name)
