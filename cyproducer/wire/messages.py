@@ -1,4 +1,4 @@
-"""Kafka's messages, as declarations: every API that the client or a broker of this package speaks.
+"""Declarations of Kafka's messages: every API that the client or a broker of this package supports.
 
 Owns names, types, versions and defaults of all fields, as in Apache Kafka's message schemas (protocol guide).
 Does not own their meaning for this package (``responses``), how they are interpreted (``schema``, which
@@ -128,8 +128,8 @@ FETCH = Api(
             rack text nullable 16+ = null
     """,
 )
-"""KIP-98; KIP-227 for v7. The client begins with the first version of batches of magic 2, and ends before
-those that name topics by id alone (KIP-516)."""
+"""KIP-98; KIP-227 for v7. The client's lowest version is the first one with batches of magic 2. Its highest
+version is the last one before topics are identified only by id (KIP-516)."""
 
 LIST_OFFSETS = Api(
     2,
@@ -475,7 +475,7 @@ SASL_HANDSHAKE = Api(
         mechanisms [text]
     """,
 )
-"""KIP-43; KIP-152 for v1. Version 0 is followed by bytes that are no Kafka requests."""
+"""KIP-43; KIP-152 for v1. Version 0 is followed by bytes that are not Kafka requests."""
 
 API_VERSIONS = Api(
     18,
@@ -617,7 +617,7 @@ INIT_PRODUCER_ID = Api(
         producer_epoch int16
     """,
 )
-"""KIP-98; KIP-360 for v3. Without it the producer cannot be idempotent with this broker."""
+"""KIP-98; KIP-360 for v3. Without this API, the producer cannot be idempotent with this broker."""
 
 OFFSET_FOR_LEADER_EPOCH = Api(
     23,
@@ -1045,6 +1045,6 @@ LIST_CONFIG_RESOURCES = Api(
 """KIP-1142; version 0 lists client metrics only (KIP-714)."""
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Api))
-"""All of them, by key."""
+"""All APIs, by key."""
 CLIENT = tuple(api for api in ALL if api.releases)
-"""Those that this package's client uses."""
+"""The APIs that this package's client uses."""

@@ -23,14 +23,14 @@ class Reader:
     def string(self, field: str) -> str: ...
     def nullable_string(self, field: str) -> str | None: ...
     def text(self, field: str) -> str:
-        """Reads a string that is for people, or names a host: printable, see ``printable``.
+        """Reads a string that is meant for people or names a host, and makes it printable: see ``printable``.
 
-        ``string`` is for names that are compared and sent back. A host with characters that are escaped
-        here has no address, whether it is escaped or not.
+        ``string`` is for names that are compared and sent back. A host name with characters that are escaped
+        here can't be resolved, whether it is escaped or not.
         """
 
     def nullable_text(self, field: str) -> str | None:
-        """``text``, or None."""
+        """Like ``text``, but returns None for null."""
     def count(self, field: str, element_size: int, most: int = ..., nullable: bool = False) -> int: ...
     def int32s(self, field: str) -> list[int]: ...
     def byte_string(self, field: str) -> bytes: ...

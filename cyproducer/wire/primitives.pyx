@@ -1,13 +1,13 @@
 """Reads and writes Kafka's primitive types: a checked reader of frames, and a writer of frames.
 
 Owns integers, varints, strings, array lengths and tagged fields. Does not own the layout of any message
-(``messages``). Each length, count and varint is checked against the remaining bytes before
-anything is allocated for it. Runs on the sender thread, with the GIL; one reader or writer belongs to one
-call.
+(``messages``). Each length, count and varint is checked against the remaining bytes before memory is
+allocated for it. Runs on the sender thread, with the GIL. Each reader or writer belongs to one call.
 
-A Python object takes ten times the bytes of the array element that it is made from, so a response of 100 MB
-could take gigabytes. Therefore a frame has at most ``MOST_ELEMENTS`` elements. A loop in C that may be long
-lets other threads run now and then: the interpreter switches threads only between bytecodes.
+A Python object takes ten times as many bytes as the array element that it is made from, so a response of 100
+MB could take gigabytes. Therefore the reader accepts at most ``MOST_ELEMENTS`` elements per frame. A C loop
+that may run for long releases the GIL now and then, because the interpreter switches threads only between
+bytecodes.
 
 The types follow the Kafka protocol guide, and KIP-482 for compact lengths and tagged fields.
 """
@@ -24,13 +24,14 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void* o)
 
 cdef enum:
-    LONGEST_STRING = 32767        # bytes; Kafka refuses longer ones in compact encoding, too
+    LONGEST_STRING = 32767        # bytes; Kafka also rejects longer ones in compact encoding
     ELEMENTS = 1_000_000
     INTS_PER_ELEMENT = 4          # an int takes a quarter of the memory of a partition
-    SLICE = 1024                  # elements that are read before other threads may run
+    SLICE = 1024                  # elements to read before other threads can run
 
 MOST_ELEMENTS = ELEMENTS
-"""The most array elements and tagged fields of a frame. Large clusters have a few 100,000 partitions."""
+"""The maximum number of array elements and tagged fields in a frame. Large clusters have a few 100,000
+partitions."""
 
 
 cdef int let_others_run() except -1:
@@ -53,7 +54,7 @@ cdef class Reader:
         PyBuffer_Release(&self.view)
 
     cpdef int fail(self, str field, str problem) except -1:
-        """Raises the error for a field, with the place in the frame."""
+        """Raises the error for a field, with the position in the frame."""
         raise KafkaProtocolError(
             f"{self.message}: {field} {problem}, {self.end - self.pos} bytes remain at offset {self.pos}"
         )
@@ -138,24 +139,26 @@ cdef class Reader:
         return value
 
     cpdef str text(self, str field):
-        """Reads a string that is for people, or names a host: printable, see ``printable``.
+        """Reads a string that is meant for people or names a host, and makes it printable: see ``printable``.
 
-        ``string`` is for names that are compared and sent back. A host with characters that are escaped
-        here has no address, whether it is escaped or not.
+        ``string`` is for names that are compared and sent back. A host name with characters that are escaped
+        here can't be resolved, whether it is escaped or not.
         """
         return printable(self.string(field))
 
     cpdef object nullable_text(self, str field):
-        """``text``, or None."""
+        """Like ``text``, but returns None for null."""
         cdef object value = self.nullable_string(field)
         return None if value is None else printable(value)
 
     cpdef Py_ssize_t count(
         self, str field, int element_size, int64_t most=ELEMENTS, bint nullable=False
     ) except? -1:
-        """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow.
+        """Reads an array's count. Raises if the remaining bytes can't hold that many elements of
+        ``element_size`` bytes.
 
-        ``most``: how many elements the array may have. ``nullable``: -1 for the null array.
+        ``most``: the maximum number of elements. ``nullable``: whether the array may be null; null is
+        returned as -1.
         """
         cdef int64_t elements = self.length(field, element_size, nullable)
         if elements < 0:
@@ -166,7 +169,7 @@ cdef class Reader:
         return <Py_ssize_t> elements
 
     cdef int64_t length(self, str field, int element_size, bint nullable) except? -1:
-        """Reads a count, and checks it against the remaining bytes; -1 for null, if it is ``nullable``."""
+        """Reads a count and checks it against the remaining bytes. Returns -1 for null, if ``nullable``."""
         cdef int64_t elements
         if self.flexible:
             elements = self.uvarint(field) - 1
@@ -181,7 +184,7 @@ cdef class Reader:
         return elements
 
     cdef int spend(self, str field, int64_t elements) except -1:
-        """Counts elements; an error if the frame has more than ``MOST_ELEMENTS``."""
+        """Counts elements. Raises if the frame has more than ``MOST_ELEMENTS``."""
         self.elements += elements
         if self.elements > ELEMENTS:
             return self.fail(
@@ -208,11 +211,11 @@ cdef class Reader:
         return 0
 
     cpdef bytes byte_string(self, str field):
-        """Reads bytes with their length."""
+        """Reads bytes that follow their length."""
         return self.raw(field, <Py_ssize_t> self.length(field, 1, False))
 
     cpdef object nullable_byte_string(self, str field):
-        """``byte_string``, or None."""
+        """Like ``byte_string``, but returns None for null."""
         cdef int64_t size = self.length(field, 1, True)
         return None if size < 0 else self.raw(field, <Py_ssize_t> size)
 
@@ -228,7 +231,8 @@ cdef class Reader:
         return 0
 
     def tagged_fields(self):
-        """Yields the tag of each tagged field; until the next one, ``end`` is the end of that field."""
+        """Yields the tag of each tagged field. Until the next tag is requested, ``end`` is the end of that
+        field."""
         cdef Py_ssize_t outer_end = self.end
         cdef Py_ssize_t field_end
         for _ in range(self.tag_count()):
@@ -246,7 +250,7 @@ cdef class Reader:
 
     @property
     def left(self):
-        """Bytes that were not read yet."""
+        """The number of bytes that have not been read yet."""
         return self.end - self.pos
 
     cdef int64_t tag_count(self) except -1:
@@ -262,14 +266,14 @@ cdef class Reader:
         return <Py_ssize_t> size
 
     cpdef int finish(self) except -1:
-        """Checks that no bytes are left over: they would mean that the frame has another layout."""
+        """Checks that no bytes are left over. Leftover bytes would mean that the frame has another layout."""
         if self.pos != self.end:
             return self.fail("end", "was expected")
         return 0
 
 
 cdef class Writer:
-    """Builds one frame behind its size prefix, or with ``prefixed=False`` the bytes of a tagged field."""
+    """Builds one frame with its size prefix or, with ``prefixed=False``, the bytes of a tagged field."""
 
     def __cinit__(self, str message, bint flexible, bint prefixed=True):
         self.out = bytearray(4 if prefixed else 0)
@@ -337,7 +341,7 @@ cdef class Writer:
         return self.integer(field, -1, 2)
 
     cpdef int count(self, str field, Py_ssize_t elements) except -1:
-        """Writes the length of an array or of bytes; -1 is null."""
+        """Writes the length of an array or of bytes; -1 means null."""
         if self.flexible:
             return self.uvarint(elements + 1)
         return self.integer(field, elements, 4)
@@ -363,10 +367,11 @@ cdef class Writer:
 
 
 def read_partitions(Reader reader not None, int version, cls, bint with_replicas=False):
-    """The partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
+    """Returns the partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
 
-    ``with_replicas``: ``cls`` has two more fields, the lists of the replicas and of those in sync. Here, in
-    C, because a response may have tens of thousands of them. A leader below 0 is none, -1; likewise epochs.
+    ``with_replicas``: ``cls`` has two more fields, the lists of replicas and of in-sync replicas. Implemented
+    in C because a response may have tens of thousands of partitions. A leader or an epoch below 0 means none,
+    and is returned as -1.
     """
     cdef int fixed_size = 14 if version >= 7 else 10
     cdef int arrays = 3 if version >= 5 else 2
@@ -399,11 +404,12 @@ def read_partitions(Reader reader not None, int version, cls, bint with_replicas
         else:
             reader.skip_int32s("partitions.replica_nodes")
             reader.skip_int32s("partitions.isr_nodes")
-        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
+        # Calls tuple.__new__ directly, because with 10,000 partitions the named tuple's __new__ would take
+        # half of the time.
         partition = new_tuple(cls, fields)
         if not with_replicas:
-            # Integers only, so never part of a cycle. With 100,000 partitions, which are kept, each full
-            # collection would hold the GIL for another 10 ms.
+            # The tuple has only integers, so it is never part of a reference cycle. With 100,000 partitions,
+            # which are kept, each full garbage collection would hold the GIL for another 10 ms.
             PyObject_GC_UnTrack(<void*> partition)
         partitions.append(partition)
         if version >= 5:

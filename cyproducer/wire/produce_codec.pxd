@@ -20,7 +20,7 @@ cdef struct ProduceSettings:
 cdef struct Request:
     Request* next_out             # in the queue to be written, then in Transport.first_written
     Request* next_awaiting        # in the queue of requests that await a response
-    bint answered                 # whether a response will come (not to Produce with acks=0)
+    bint answered                 # whether the broker will respond (not to Produce with acks=0)
     int16_t api_key
     int16_t version
     int32_t correlation_id
@@ -30,7 +30,7 @@ cdef struct Request:
     int32_t part_count
     int32_t part_at               # the first part that is not completely written
     int64_t size                  # total bytes
-    int64_t unwritten             # bytes of it not written yet
+    int64_t unwritten             # how many of these are not written yet
     Batch** batches               # sorted by topic, then partition; the array and the batches are owned
     uint8_t* ids                  # version 13: each batch's topic id as sent; same allocation as `batches`
     int32_t count
@@ -51,7 +51,7 @@ cdef struct Outcome:
 
 # The addresses of the brokers that the outcomes name as leaders (KIP-951); not decoded yet.
 cdef struct Endpoints:
-    const uint8_t* data           # points into the response; NULL if it has none
+    const uint8_t* data           # points into the response; NULL if the response has none
     int64_t size
 
 cdef Request* encode_produce(

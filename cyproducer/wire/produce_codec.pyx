@@ -4,7 +4,7 @@ Owns the frame around the batches, as a list of slices for ``sendmsg`` (a batch'
 decoding a response into one ``Outcome`` per batch. Does not send anything and does not interpret error codes.
 
 Nothing in a response is trusted: every read is checked against the remaining bytes, no memory is allocated
-for a count, and a response without a batch of the request, or with one twice, is malformed.
+for a count, and a response that omits a batch of the request, or contains it twice, is malformed.
 
 Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KIP-467 (record errors, from
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
@@ -28,7 +28,7 @@ cdef enum:
     ID_SIZE = 16
     NODE_ENDPOINTS_TAG = 0
     LONGEST_STRING = 32767    # bytes
-    SLICE = 1024              # record errors that are read before other threads may run
+    SLICE = 1024              # record errors to read before other threads can run
     NOT_LEADER_OR_FOLLOWER = 6
     FENCED_LEADER_EPOCH = 74
 
@@ -115,8 +115,8 @@ cdef Request* encode_produce(
     r.version = version
     r.correlation_id = correlation_id
     if version >= TOPIC_IDS:
-        # The response has the ids of the request. If a topic is recreated meanwhile, its id has changed when
-        # the response arrives.
+        # The response has the ids of the request. If a topic is recreated in the meantime, its id has changed
+        # by the time the response arrives.
         r.ids = <uint8_t*>(r.batches + count)
         for i in range(count):
             memcpy(r.ids + i * ID_SIZE, batches[i].partition.topic.id, ID_SIZE)
@@ -195,7 +195,7 @@ cdef Request* whole_request(
 
 
 cdef void free_request(Request* r) noexcept nogil:
-    """Frees a request, but not its batches: the caller has handed them on."""
+    """Frees a request, but not its batches, which the caller has passed on."""
     free(r.frame)
     free(r.parts)
     free(r.batches)
@@ -264,7 +264,7 @@ cdef inline int64_t read_count(Cursor* c, bint flexible) noexcept nogil:
 
 
 cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) noexcept nogil:
-    """Returns a string's bytes; size -1 for null."""
+    """Returns a string's bytes; ``size`` is -1 for null."""
     size[0] = read_uvarint(c) - 1 if flexible else read_i16(c)
     if size[0] < 0:
         size[0] = -1
@@ -324,8 +324,8 @@ cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
 cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
     """Returns the records for which a broker rejected a batch: index in the batch -> message or None.
 
-    An index outside the batch of ``records`` records does not name a record. See KIP-467. ``parse_produce``
-    has already checked that the response is well-formed.
+    An index outside the batch, which has ``records`` records, is ignored. See KIP-467. ``parse_produce`` has
+    already checked that the response is well-formed.
     """
     cdef Cursor c
     cdef int64_t size
@@ -350,7 +350,7 @@ cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
 
 
 cdef bint client_throttles(const Request* r) noexcept nogil:
-    """Whether the client must observe the throttle time: in older versions the broker delays its response.
+    """Whether the client must observe the throttle time. In older versions, the broker delays its response.
 
     See KIP-219.
     """
@@ -373,10 +373,10 @@ cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int6
 
 
 cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int32_t hint) noexcept nogil:
-    """Returns the index of a topic's first batch, or -1 if it is not in the request.
+    """Returns the index of a topic's first batch, or -1 if the topic is not in the request.
 
     The search starts at ``hint`` and wraps around. Brokers mostly keep the order of the request; then the
-    first look finds it.
+    first comparison finds it.
     """
     cdef int32_t i = hint if hint < r.count else 0
     cdef int32_t left = r.count
@@ -446,7 +446,7 @@ cdef int parse_produce(
     if flexible and not c.bad:
         skip_tags(&c)
     topics = read_count(&c, flexible) if not c.bad else 0
-    # Each topic has a batch. More of them would cost a search in the request each.
+    # Each topic must have a batch. Each additional topic would cost a search in the request.
     if topics > r.count:
         return -1
     while topics > 0 and not c.bad:
@@ -474,7 +474,7 @@ cdef int parse_produce(
             o.error_code = <int16_t>read_i16(&c)
             o.base_offset = read_i64(&c)
             o.log_append_ms = read_i64(&c)
-            # Records have the offsets that follow.
+            # The batch's records have the offsets from base_offset on, which must not overflow.
             if o.base_offset > INT64_MAX - r.batches[i].count:
                 return -1
             if r.version >= 5:

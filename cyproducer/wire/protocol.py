@@ -1,9 +1,9 @@
-"""The requests that this package's client sends, and the responses as its control plane reads them.
+"""Encodes the requests that this package's client sends, and decodes the responses for its control plane.
 
 Owns the choice of values for fields that the client does not use, the checks of values that the control plane
-relies on, and the shape of responses that is handier than the one on the wire. Does not own layouts
+relies on, and a shape of responses that is easier to use than the one on the wire. Does not own layouts
 (``messages``), sockets or the choice of a version (``versions``). The caller matches responses to requests by
-correlation id. Every function is pure and may be called from any thread.
+correlation id. Every function is pure and callable from any thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ LATEST, EARLIEST = -1, -2
 TOPIC, BROKER = 2, 4
 """Resource types of DescribeConfigs."""
 NO_REPLICA = -1
-"""The replica id of a client, which is no broker."""
+"""The replica id of a client, which is not a broker."""
 
 
 def _invalid(message: str, problem: str) -> KafkaProtocolError:
@@ -105,10 +105,10 @@ def encode_metadata(
     """Encodes a Metadata request v1-v13 as a whole frame.
 
     Args:
-        topics: the topics to ask for; ``[]`` asks only for the brokers, ``None`` for all topics of the
-            cluster.
+        topics: the topics to request; ``[]`` requests only the brokers, ``None`` all topics of the cluster.
         allow_auto_create: whether the broker may create missing topics; False needs v4.
-        authorized_operations: whether to ask what the principal may do with each topic; no effect before v8.
+        authorized_operations: whether to request the operations that the principal is authorized to perform
+            on each topic; ignored before v8.
     """
     make = METADATA.request.MetadataRequestTopic
     request = METADATA.request(
@@ -202,11 +202,11 @@ def encode_txn_offset_commit(
 ) -> bytes:
     """Encodes a TxnOffsetCommit request v0-v5 as a whole frame (KIP-98; KIP-447 for v3).
 
-    Before v2 the leader epochs are left out.
+    Before v2, the leader epochs are omitted.
 
     Args:
-        group: below v3 the group id alone can be sent. A member's generation and ids are an error then: left
-            out, the broker could not refuse the offsets of a former member.
+        group: before v3, only the group id can be sent. A member's generation and ids are then an error:
+            without them, the broker could not reject the offsets of a former member.
         offsets: the offsets to commit.
     """
     message = TXN_OFFSET_COMMIT.request
@@ -269,14 +269,14 @@ def encode_list_transactions(
     The broker lists the transactional ids that pass all filters.
 
     Args:
-        states: the coordinator's names of states, such as "Ongoing"; none: all states.
-        producer_ids: none: all producer ids.
-        duration_ms: transactions that have been open for longer; -1: all. Needs v1.
+        states: the coordinator's names of states, such as "Ongoing"; empty: all states.
+        producer_ids: the producer ids; empty: all.
+        duration_ms: lists only transactions that have been open for longer; -1: all. Needs v1.
         pattern: a regular expression in RE2's syntax that the whole transactional id matches; None or "": all
             ids. Needs v2.
     """
     if version < 2:
-        # No filter, in other words.
+        # Other values that also mean "no filter" would be rejected.
         pattern = pattern or None
         duration_ms = duration_ms if version == 1 else max(duration_ms, -1)
     request = LIST_TRANSACTIONS.request(list(states), list(producer_ids), duration_ms, pattern)
@@ -295,14 +295,15 @@ def encode_fetch(
 ) -> bytes:
     """Encodes a Fetch request v4-v12 of one partition as a whole frame, without a session (KIP-98, KIP-227).
 
-    It reads uncommitted records, too, and does not state an epoch of the leader.
+    The request also reads uncommitted records, and does not state a leader epoch.
 
     Args:
         topic: the topic's name.
         partition: a partition that the broker leads.
-        offset: the first offset; the broker returns the batch with it, or the next one.
-        max_bytes: of the response; a first batch that is larger is returned all the same.
-        max_wait_ms: how long the broker waits for a record, and answers nothing else on this connection.
+        offset: the first offset; the broker returns the batch that contains it, or the next one.
+        max_bytes: the maximum size of the response; a first batch that is larger is returned anyway.
+        max_wait_ms: how long the broker waits for a record. In the meantime it responds to no other request
+            on this connection.
     """
     message = FETCH.request
     wanted = message.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -326,7 +327,7 @@ def encode_list_offsets(
 ) -> bytes:
     """Encodes a ListOffsets request v1-v7 of one partition as a whole frame (KIP-79).
 
-    It does not state an epoch of the leader.
+    The request does not state a leader epoch.
 
     Args:
         topic: the topic's name.
@@ -353,9 +354,9 @@ def encode_create_topics(
     """Encodes a CreateTopics request v2-v7 of one topic as a whole frame (KIP-4; KIP-464 for v4).
 
     Args:
-        name: of the topic.
-        partitions: how many; -1: the brokers' default. Needs v4.
-        replication_factor: replicas of each partition; -1: the brokers' default. Needs v4.
+        name: the topic's name.
+        partitions: the number of partitions; -1, from v4 on: the brokers' default.
+        replication_factor: the number of replicas of each partition; -1, from v4 on: the brokers' default.
         configs: the topic's options.
         timeout_ms: how long the controller waits for the brokers.
     """
@@ -382,7 +383,7 @@ def encode_describe_configs(
     """Encodes a DescribeConfigs request v1-v4 as a whole frame (KIP-133).
 
     Args:
-        resource_type: ``TOPIC`` or ``BROKER``. The options of a broker must be asked of that broker.
+        resource_type: ``TOPIC`` or ``BROKER``. A broker's options must be requested from that broker.
         names: topics, or node ids in decimal.
         keys: options; None: all of them.
     """
@@ -432,7 +433,7 @@ def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
             ranges = {}
         return ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, ranges, 0, {})
     found = API_VERSIONS.decode_response(version, frame)
-    # The highest level comes before the lowest in the response.
+    # In the response, the highest level precedes the lowest.
     features = {
         each.name: (each.min_version_level, each.max_version_level) for each in found.finalized_features
     }
@@ -446,9 +447,9 @@ def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
 
 
 def _node_problem(node_id: int, host: str, port: int) -> str | None:
-    """Says why a node cannot be a broker to connect to; None if it can.
+    """Returns why a node cannot be a broker to connect to; None if it can.
 
-    Ids below 0 are those of this client's bootstrap addresses.
+    Ids below 0 are reserved for this client's bootstrap addresses.
     """
     if node_id < 0:
         return f"node {node_id} at {host!r}:{port} is no broker: node ids are 0 or more"
@@ -460,7 +461,8 @@ def _node_problem(node_id: int, host: str, port: int) -> str | None:
 
 @cache
 def _metadata_response(with_replicas: bool) -> Message:
-    """The response in the control plane's tuples. Partitions, which may be thousands, are read in C."""
+    """Returns the message that is read into the control plane's tuples. Partitions are read in C, because
+    there may be thousands."""
     kind = ReplicatedPartition if with_replicas else PartitionInfo
     return METADATA.response.read_as(
         {"MetadataResponseBroker": BrokerInfo, "MetadataResponseTopic": TopicInfo},
@@ -475,8 +477,8 @@ def _metadata_response(with_replicas: bool) -> Message:
 def decode_metadata(version: int, frame: Frame) -> MetadataResponse:
     """Decodes a Metadata response v1-v13. Fields missing in a version are None, -1, 0 or the zero topic id.
 
-    Brokers with a node id below 0 or without a usable address are left out: one wrong broker must not keep
-    the client from the others.
+    Brokers with a node id below 0 or without a usable address are left out: one invalid broker must not
+    prevent the client from using the others.
 
     Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
     """
@@ -484,7 +486,7 @@ def decode_metadata(version: int, frame: Frame) -> MetadataResponse:
 
 
 def decode_listing(version: int, frame: Frame) -> MetadataResponse:
-    """``decode_metadata``, with ``ReplicatedPartition`` for each partition."""
+    """Like ``decode_metadata``, but with ``ReplicatedPartition`` for each partition."""
     return _decode_metadata(version, frame, True)
 
 
@@ -532,7 +534,7 @@ def decode_node_endpoints(field: Frame) -> list[BrokerInfo]:
 def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdResponse:
     """Decodes an InitProducerId response v0-v5. Without an error, id and epoch must be 0 or more.
 
-    Batches with another id would be written without any check for duplicates.
+    Brokers would write batches with a negative id without any check for duplicates.
     """
     found = InitProducerIdResponse(*INIT_PRODUCER_ID.decode_response(version, frame))
     if found.error_code == 0 and (found.producer_id < 0 or found.producer_epoch < 0):
@@ -572,7 +574,7 @@ def _partition_errors(message: str, topics: Sequence[Any]) -> dict[tuple[str, in
     for topic, partitions in topics:
         for index, code in partitions:
             if (topic, index) in found:
-                # The one without an error would hide the other.
+                # An entry without an error could hide one with an error.
                 raise _invalid(message, f"partition {topic!r}-{index} is there twice")
             found[topic, index] = code
     return found
@@ -657,7 +659,7 @@ def decode_create_topics(version: int, frame: Frame) -> CreateTopicsResponse:
 
 
 def decode_describe_configs(version: int, frame: Frame) -> DescribeConfigsResponse:
-    """Decodes a DescribeConfigs response v1-v4. Of each option only its value is kept."""
+    """Decodes a DescribeConfigs response v1-v4. Only the value of each option is kept."""
     found = DESCRIBE_CONFIGS.decode_response(version, frame)
     results = [
         DescribedConfigs(*each._replace(configs={config.name: config.value for config in each.configs}))
@@ -694,7 +696,7 @@ DECODERS: dict[Api, Decode] = {
     CREATE_TOPICS: decode_create_topics,
     DESCRIBE_CONFIGS: decode_describe_configs,
 }
-"""API -> the decoder of its response. That of Produce is in C."""
+"""API -> the decoder of its response. The decoder of Produce is in C."""
 
 _GREETINGS = (
     (b"HTTP", "an HTTP server"),
@@ -718,10 +720,10 @@ _GREETINGS = (
 
 
 def frame_looks_like(first_bytes: Frame) -> str | None:
-    """Names the kind of server that sends these first bytes, for an error message; None if unknown.
+    """Returns the kind of server that sends these first bytes, for an error message; None if unknown.
 
-    Call it after a frame had an invalid size: read as a size, each pattern is more than 200 MB. Six bytes
-    are enough for all patterns; fewer may match none.
+    Call this function after a frame with an invalid size: read as a size, each pattern is more than 200 MB.
+    Six bytes are enough for all patterns; fewer may match none.
     """
     start = bytes(first_bytes[:6])
     for greeting, name in _GREETINGS:

@@ -1,10 +1,10 @@
-"""Reads record batches, as a Fetch response has them: headers, records, and the markers of transactions.
+"""Reads record batches as they appear in a Fetch response: headers, records, and transaction markers.
 
-Owns the layout of batches of version 2 for reading, from any client: the codecs' framings of other clients
-are also accepted. Does not own what a batch means to a reader, or fetching. Functions without
-state, callable from any thread; a ``Batch`` is immutable.
+Owns reading the layout of version 2 batches, from any client: other clients' framings of the codecs are also
+accepted. Does not own what a batch means to a reader, or fetching. Functions without state, callable from any
+thread; a ``Batch`` is immutable.
 
-A compacted log has batches without some of their records, or without any. Offsets then have gaps, and
+In a compacted log, batches may have lost some or all of their records. Offsets then have gaps, but
 ``last_offset`` is still that of the batch as it was written.
 
 Sources: Kafka protocol guide (record batch, control batches), KIP-98, KIP-534 (delete horizon).
@@ -22,13 +22,14 @@ from cyproducer.records.crc32c import crc32c
 
 MAGIC = 2
 MAX_DECOMPRESSED = 1 << 28
-"""The most bytes that a batch's records may take; more is taken for damage. Batches have 1 MB by default."""
+"""The maximum size of a batch's decompressed records; a larger batch is treated as damaged. Batches have 1 MB
+by default."""
 MAX_OFFSET = (1 << 63) - 1
 COMMIT, ABORT, OTHER = "commit", "abort", "other"
-"""What a control batch says."""
+"""The types of control batches."""
 
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-# Base offset and length; then leader epoch, magic and checksum, which covers what follows.
+# Base offset and length; then leader epoch, magic and checksum, which covers all fields after it.
 _START = struct.Struct(">qi")
 _MAGIC_AT = 16
 _HEADER = struct.Struct(">ibI hiqqqhii")
@@ -39,7 +40,8 @@ _CONTROL_TYPES = {0: ABORT, 1: COMMIT}
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp`` is in milliseconds since the epoch, the broker's if the topic says so."""
+    """One record. ``timestamp`` is in milliseconds since the epoch; the broker sets it if the topic is
+    configured so."""
 
     offset: int
     timestamp: int
@@ -50,11 +52,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The header of a batch whose checksum was right, and its records, still compressed.
+    """The header of a batch with a valid checksum, and its records, still compressed.
 
-    ``count`` is how many records are left, which compaction makes fewer. ``base_timestamp`` is the first
-    record's, or the delete horizon after a compaction. Producer id, epoch and sequence are -1 without an
-    idempotent producer, and the sequence of a control batch is -1.
+    ``count`` is the number of records that are left: compaction removes records. ``base_timestamp`` is the
+    timestamp of the first record, or the delete horizon after a compaction. Producer id, epoch and sequence
+    are -1 without an idempotent producer, and the sequence of a control batch is -1.
     """
 
     base_offset: int
@@ -85,7 +87,7 @@ class Batch:
 
     @property
     def control(self) -> bool:
-        """Whether it is a marker, and has no records of a program."""
+        """Whether this is a control batch (a marker), which has no application records."""
         return bool(self.attributes & _CONTROL)
 
     def records(self) -> Iterator[Record]:
@@ -93,7 +95,7 @@ class Batch:
 
         Raises:
             CorruptRecordError: the records do not follow the protocol, or cannot be decompressed.
-            UnsupportedCodecError: no such codec is known.
+            UnsupportedCodecError: the codec is unknown.
         """
         if not self.count and not self.payload:
             return
@@ -109,10 +111,11 @@ class Batch:
             raise CorruptRecordError(f"{self._name}: {len(data) - at} bytes follow the last record")
 
     def control_type(self) -> str | None:
-        """Returns ``COMMIT`` or ``ABORT``, the end of a transaction, or ``OTHER``; None: no control batch.
+        """Returns ``COMMIT`` or ``ABORT`` for the end of a transaction, otherwise ``OTHER``; None if this is
+        not a control batch.
 
         Raises:
-            CorruptRecordError: as of ``records``.
+            CorruptRecordError: as for ``records``.
         """
         if not self.control:
             return None
@@ -138,12 +141,12 @@ class Batch:
             raise CorruptRecordError(f"{self._name}: {error}") from error
 
     def _record(self, data: bytes, at: int) -> tuple[Record, int]:
-        """Returns the record at this place, and the place behind it."""
+        """Returns the record at ``at``, and the position after it."""
         size, at = _varint(data, at)
         end = at + size
         if not at < end <= len(data):
             raise _Damaged(f"its size is {size}")
-        # A byte of attributes, none of which is used.
+        # Skips the byte of attributes, none of which is used.
         timestamp, at = _varint(data, at + 1)
         delta, at = _varint(data, at)
         if not 0 <= delta <= self.last_offset - self.base_offset:
@@ -171,7 +174,7 @@ class _Damaged(Exception):
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a zigzag varint of at most 64 bits, and the place behind it."""
+    """Returns a zigzag varint of at most 64 bits, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -197,7 +200,7 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 def batches(data: bytes) -> Iterator[Batch]:
     """Yields the batches in a Fetch response's records, each after a check of its CRC-32C.
 
-    A last batch that is cut off is left out: brokers cut at the requested size.
+    A truncated last batch is left out: brokers truncate at the requested size.
 
     Raises:
         CorruptRecordError: a checksum is wrong, or a header does not follow the protocol.
@@ -209,7 +212,7 @@ def batches(data: bytes) -> Iterator[Batch]:
         base_offset, length = _START.unpack_from(data, at)
         name = f"the batch at offset {base_offset}, byte {at} of the response,"
         end = at + _START.size + length
-        # A damaged length must not pass for a cut.
+        # A damaged length must not be treated as a truncated batch.
         if length <= _MAGIC_AT - _START.size:
             raise CorruptRecordError(f"{name} has a length of {length}")
         if end > len(data):

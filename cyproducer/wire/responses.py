@@ -1,4 +1,5 @@
-"""What the decoders of ``protocol`` return to the client. Immutable, so that threads may share them."""
+"""The types that the decoders of ``protocol`` return to the client. Immutable, so that threads can share
+them."""
 
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ NO_TOPIC_ID = NO_UUID
 
 
 class ApiVersionsResponse(NamedTuple):
-    """Which versions of which API a broker supports (KIP-35, KIP-511, KIP-584)."""
+    """The versions of each API that a broker supports (KIP-35, KIP-511, KIP-584)."""
 
     error_code: int
     #: API key -> (lowest, highest) version, both inclusive.
@@ -17,7 +18,7 @@ class ApiVersionsResponse(NamedTuple):
     throttle_time_ms: int
     #: Feature name -> (lowest, highest) cluster-wide finalized level; empty before version 3.
     finalized_features: dict[str, tuple[int, int]]
-    #: The higher, the newer are ``finalized_features``; -1: unknown.
+    #: A higher epoch means newer ``finalized_features``; -1: unknown.
     features_epoch: int = -1
 
 
@@ -31,7 +32,7 @@ class BrokerInfo(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """One partition; ``leader`` is -1 without a leader, ``leader_epoch`` -1 before Metadata v7."""
+    """One partition; ``leader`` is -1 if there is no leader, ``leader_epoch`` is -1 before Metadata v7."""
 
     error_code: int
     partition: int
@@ -51,7 +52,7 @@ class ReplicatedPartition(NamedTuple):
 
 
 NOT_ASKED = -(2**31)
-"""What a broker gives for operations that it was not asked for."""
+"""The value that a broker returns if the operations were not requested."""
 
 
 class TopicInfo(NamedTuple):
@@ -62,9 +63,10 @@ class TopicInfo(NamedTuple):
     #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and if the topic does not exist.
     topic_id: bytes
     is_internal: bool
-    #: ``ReplicatedPartition`` in the answer to a program's question.
+    #: ``ReplicatedPartition`` in the response to a request of the application.
     partitions: list[PartitionInfo]
-    #: A bit for each operation that the principal may do, numbered as in ``AclOperation`` (KIP-430).
+    #: A bit for each operation that the principal is authorized to perform, numbered as in ``AclOperation``
+    #: (KIP-430).
     authorized_operations: int = NOT_ASKED
 
 
@@ -77,12 +79,12 @@ class MetadataResponse(NamedTuple):
     controller_id: int
     topics: list[TopicInfo]
     error_code: int = 0
-    #: For each broker that the response lists and that cannot be one: what is wrong with it.
+    #: What is wrong with each listed broker that cannot be a broker to connect to.
     left_out: tuple[str, ...] = ()
 
 
 class InitProducerIdResponse(NamedTuple):
-    """A producer id and its epoch, or the error code that says why there is none (KIP-98, KIP-360)."""
+    """A producer id and its epoch, or the error code that explains why there is none (KIP-98, KIP-360)."""
 
     throttle_time_ms: int
     error_code: int
@@ -91,26 +93,26 @@ class InitProducerIdResponse(NamedTuple):
 
 
 class SaslHandshakeResponse(NamedTuple):
-    """Whether the broker has the mechanism enabled, and the names of those that it has (KIP-43)."""
+    """Whether the broker has the mechanism enabled, and the names of all enabled mechanisms (KIP-43)."""
 
     error_code: int
     mechanisms: list[str]
 
 
 class SaslAuthenticateResponse(NamedTuple):
-    """The server's next message of the mechanism (KIP-152, KIP-368)."""
+    """The mechanism's next message from the server (KIP-152, KIP-368)."""
 
     error_code: int
     error_message: str | None
     auth_bytes: bytes
-    #: For how long the connection is authenticated; 0: until it closes.
+    #: How long the connection remains authenticated; 0: until it closes.
     session_lifetime_ms: int
 
 
 class FindCoordinatorResponse(NamedTuple):
-    """The broker that coordinates a transactional id or a group; the node id is -1 if there is none now.
+    """The coordinator of a transactional id or a group; the node id is -1 if there is none at the moment.
 
-    The message is the broker's own text, None without one.
+    ``error_message`` is the broker's own text, or None.
     """
 
     throttle_time_ms: int
@@ -122,7 +124,7 @@ class FindCoordinatorResponse(NamedTuple):
 
 
 class AddPartitionsToTxnResponse(NamedTuple):
-    """The error code of each partition, 0 if it is in the transaction now (KIP-98)."""
+    """The error code of each partition, 0 if the partition is now in the transaction (KIP-98)."""
 
     throttle_time_ms: int
     #: (topic, partition) -> error code.
@@ -130,7 +132,7 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 
 class AddOffsetsToTxnResponse(NamedTuple):
-    """Whether the group's offsets are in the transaction now (KIP-98)."""
+    """Whether the group's offsets are now in the transaction (KIP-98)."""
 
     throttle_time_ms: int
     error_code: int
@@ -145,9 +147,9 @@ class TxnOffsetCommitResponse(NamedTuple):
 
 
 class EndTxnResponse(NamedTuple):
-    """Whether the transaction is decided, and the identity for the next one (KIP-98, KIP-890).
+    """Whether the transaction is decided, and the producer id and epoch for the next one (KIP-98, KIP-890).
 
-    The identity is -1 before version 5, and with an error.
+    The id and epoch are -1 before version 5, and with an error.
     """
 
     throttle_time_ms: int
@@ -161,7 +163,7 @@ class TransactionDescription(NamedTuple):
 
     error_code: int
     transactional_id: str
-    #: The coordinator's name for it, such as "Ongoing".
+    #: The coordinator's name of the state, such as "Ongoing".
     state: str
     timeout_ms: int
     #: Milliseconds since the epoch; -1 without a transaction.
@@ -180,7 +182,7 @@ class DescribeTransactionsResponse(NamedTuple):
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id in the answer of one of the coordinators (KIP-664)."""
+    """A transactional id in the response of one of the coordinators (KIP-664)."""
 
     transactional_id: str
     producer_id: int
@@ -192,16 +194,16 @@ class ListTransactionsResponse(NamedTuple):
 
     throttle_time_ms: int
     error_code: int
-    #: Those of the request's states that the broker does not know.
+    #: The states in the request that the broker does not know.
     unknown_states: list[str]
     transactions: list[TransactionListing]
 
 
 class FetchedPartition(NamedTuple):
-    """What a leader has returned of one partition (KIP-98).
+    """The data that a leader returned for one partition (KIP-98).
 
-    Offsets are -1 with an error; ``log_start_offset`` is -1 before version 5. ``records`` are whole batches,
-    of which the last may be cut off.
+    Offsets are -1 with an error; ``log_start_offset`` is -1 before version 5. ``records`` are batches; the
+    last one may be truncated.
     """
 
     topic: str
@@ -242,7 +244,7 @@ class ListOffsetsResponse(NamedTuple):
 class CreatedTopic(NamedTuple):
     """Whether a topic was created; ``topic_id`` is ``NO_TOPIC_ID`` before version 7 and with an error.
 
-    The message is the broker's own text, None without one.
+    ``error_message`` is the broker's own text, or None.
     """
 
     name: str
@@ -265,7 +267,7 @@ class DescribedConfigs(NamedTuple):
     error_message: str | None
     resource_type: int
     name: str
-    #: Option -> value; None if it is secret or has none.
+    #: Option -> value; None if the option is sensitive or has no value.
     configs: dict[str, str | None]
 
 

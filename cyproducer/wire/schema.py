@@ -1,8 +1,8 @@
 """Interprets declared messages: encodes and decodes requests and responses, for clients and for brokers.
 
-Owns the syntax of a declaration, and turning it into calls of the C ``Reader`` and ``Writer``, once per
+Owns the syntax of a declaration, and its translation into calls of the C ``Reader`` and ``Writer``, once per
 message and version, when it is first used. Does not own any message (``messages``) or the choice of a version
-(``versions``). Everything here may be called from any thread.
+(``versions``). Everything here is callable from any thread.
 
 A declaration has one field per line, and the fields of a structure are indented below it::
 
@@ -11,15 +11,16 @@ A declaration has one field per line, and the fields of a structure are indented
         name string nullable 12+
         topic_id uuid 10+
 
-A line has a name, a type, and the versions that have the field, unless all have it. ``[T]`` is an array. A
-type with a capital letter is a structure; its fields are left out where the message has declared it before.
-Then, in this order, ``nullable VERSIONS``, ``tag NUMBER VERSIONS`` for a tagged field (KIP-482),
-``= DEFAULT`` (without it: 0, False, "", b"", [], or the structure of defaults), ``ignorable``, and
-``most NUMBER`` for the most elements of an array. ``text`` is a string that is for people or names a host: it
-is decoded as ``printable()`` returns it. ``records`` are bytes.
+A line has a name, a type, and the versions that have the field, unless all versions have it. ``[T]`` is an
+array. A type with a capital letter is a structure; its fields are omitted if the message has already declared
+it. The following parts are optional, in this order: ``nullable VERSIONS``, ``tag NUMBER VERSIONS`` for a
+tagged field (KIP-482), ``= DEFAULT`` (if omitted: 0, False, "", b"", [], or the structure of defaults),
+``ignorable``, and ``most NUMBER`` for the maximum number of elements of an array. ``text`` is a string that
+is meant for people or names a host: it is decoded with ``printable()``. ``records`` are bytes.
 
-A value that the version of the message has no field for is an error in a request, as the broker would do
-something else than it was asked for, unless the field is ``ignorable``. A response leaves it out.
+In a request, a value for a field that the version does not have is an error, unless the field is
+``ignorable``: without the value, the broker would do something other than what was requested. In a response,
+such a value is omitted.
 """
 
 import operator
@@ -55,7 +56,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Versions":
-        """Raises ``ValueError`` for a text of another form."""
+        """Parses versions in one of these forms. Raises ``ValueError`` for any other text."""
         found = re.fullmatch(r"(\d+)(\+|-(\d+))?", text)
         if found is None:
             raise ValueError(f"{text!r} are no versions: write them as 3, 3-5 or 3+")
@@ -107,13 +108,13 @@ class Field:
         return None if isinstance(self.kind, Struct) else _ZEROS.get(self.kind, 0)
 
     def zero(self) -> Any:
-        """Returns the value that stands for "not there"."""
+        """Returns the value that means that the field is absent."""
         if self.default is None and isinstance(self.kind, Struct) and self.nullable is NONE:
             return self.kind.type(*(each.zero() for each in self.kind.fields))
         return [] if self.default == [] else self.default
 
     def has(self, version: int) -> bool:
-        """Whether messages of this version have the field, and not among the tagged ones."""
+        """Whether messages of this version have the field, and it is not tagged."""
         return version in self.versions and version not in self.tagged
 
 
@@ -131,7 +132,7 @@ class Struct:
 
     @property
     def type(self) -> Any:
-        """The named tuple. A field with a default has it here, and so have those behind it."""
+        """The named tuple of the values. The first optional field and all fields after it have defaults."""
         if self._type is None:
             names = [field.name for field in self.fields]
             first = next((at for at, field in enumerate(self.fields) if field.optional), len(names))
@@ -144,12 +145,13 @@ class Struct:
         self._type = cls
 
     def least_size(self, version: int, flexible: bool) -> int:
-        """Returns the bytes of the smallest encoding."""
+        """Returns the size of the smallest encoding, in bytes."""
         sizes = [_least_size(f, f.array, version, flexible) for f in self.fields if f.has(version)]
         return sum(sizes) + flexible
 
     def reader(self, version: int, flexible: bool, path: str, special: Mapping[str, Read]) -> Read:
-        """Returns what reads it in a version; ``special``: what reads the fields at these paths instead."""
+        """Returns the function that reads the structure in a version. ``special``: the functions that read
+        the fields at these paths instead."""
         reads: list[Read] = []
         tags: dict[int, tuple[int, Read]] = {}
         for index, field in enumerate(self.fields):
@@ -184,7 +186,8 @@ class Struct:
         return tagged if tags else compact if flexible else plain
 
     def writer(self, version: int, flexible: bool, path: str, strict: bool) -> Write:
-        """Returns what writes it in a version; ``strict``: see the module's docstring."""
+        """Returns the function that writes the structure in a version. ``strict``: whether a value for a
+        field that the version does not have is an error; see the module's docstring."""
         writes: list[Write] = []
         tags: list[tuple[int, int, Field, Write]] = []
         for index, field in enumerate(self.fields):
@@ -311,7 +314,7 @@ def _write_uuid(place: str, writer: Writer, value: Any) -> None:
 
 
 class Message:
-    """A request or a response of an API. Called, it makes the named tuple; structures are attributes."""
+    """A request or a response of an API. A call makes the named tuple; the structures are attributes."""
 
     def __init__(self, name: str, flexible: int, declaration: str, strict: bool) -> None:
         self.name = name
@@ -324,11 +327,12 @@ class Message:
         self._special: Mapping[str, Callable[[int], Read]] = {}
 
     def read_as(self, types: Mapping[str, type], special: Mapping[str, Callable[[int], Read]]) -> "Message":
-        """Returns the message as another reader needs it.
+        """Returns a copy of the message that is read in another way.
 
         Args:
-            types: structure -> the named tuple to make, with as many fields.
-            special: path of a field -> what makes the function that reads it, from a version.
+            types: structure -> the named tuple to make, which has the same number of fields.
+            special: path of a field -> a function that takes a version and returns the function that reads
+                the field.
         """
         other = Message(self.name, self._flexible, self._declaration, self._strict)
         other._special = special
@@ -357,19 +361,19 @@ class Message:
         return self.structs[name].type
 
     def read(self, reader: Reader, version: int) -> Any:
-        """Reads the message from behind its header to the end of its own tagged fields."""
+        """Reads the message from the end of its header to the end of its own tagged fields."""
         if version not in self._readers:
             special = {path: make(version) for path, make in self._special.items()}
             self._readers[version] = self.root.reader(version, version >= self._flexible, "", special)
         return self._readers[version](reader)
 
     def reader_of(self, name: str, version: int) -> Read:
-        """Returns what reads one field of the message, without the others."""
+        """Returns the function that reads one field of the message, without the others."""
         field = next(field for field in self.root.fields if field.name == name)
         return _reader(field, field.array, version, version >= self._flexible, name, {})
 
     def write(self, writer: Writer, version: int, value: Any) -> None:
-        """Writes the message. Raises ``ValueError``, which names the field."""
+        """Writes the message. Raises a ``ValueError`` that names the field."""
         if version not in self._writers:
             self._writers[version] = self.root.writer(version, version >= self._flexible, "", self._strict)
         self._writers[version](writer, value)
@@ -391,7 +395,7 @@ def _parse(name: str, declaration: str) -> dict[str, Struct]:
 
 
 class RequestHeader(NamedTuple):
-    """What a request begins with."""
+    """The header of a request."""
 
     api_key: int
     version: int
@@ -418,17 +422,18 @@ class Api:
     ) -> None:
         """
         Args:
-            key: of the API.
+            key: the API key.
             name: as in the protocol guide.
-            versions: those that are declared.
-            client: the versions that this package's client uses; "": all that are declared.
+            versions: the versions that are declared.
+            client: the versions that this package's client uses; "": all declared versions.
             flexible: the first version with compact types and tagged fields (KIP-482).
-            client_throttles: the first version in whose response the throttle time asks the client to wait.
-                With older versions the broker waits itself before it responds (KIP-219).
+            client_throttles: the first version in which the client must wait for the throttle time in the
+                response. In older versions, the broker itself waits before it responds (KIP-219).
             releases: Kafka releases, oldest first, each with the highest version it supports, as in "2.1:7
-                2.4:8". A release that is not listed supports what the next older listed one does; one older
-                than all of them does not have this API. "": this package's client does not use the API.
-            required: whether a producer cannot work without it.
+                2.4:8". A release that is not listed supports the same version as the next older listed one; a
+                release older than all of them does not have this API. "": this package's client does not use
+                the API.
+            required: whether a producer cannot work without the API.
             request: the declaration of the request.
             response: the declaration of the response.
         """
@@ -449,7 +454,7 @@ class Api:
 
     @property
     def since(self) -> str:
-        """The first Kafka release whose brokers have it, of those that are supported."""
+        """The first supported Kafka release whose brokers have the API."""
         (major, minor), _ = self.releases[0]
         return f"Kafka {major}.{minor}"
 
@@ -461,8 +466,8 @@ class Api:
         return f"{self.name} v{version} {kind}"
 
     def _has_tagged_header(self, version: int) -> bool:
-        """Whether the response's header has tagged fields. That of ApiVersions never has: the client must
-        understand it before it knows the broker's versions (KIP-511)."""
+        """Whether the response's header has tagged fields. The header of ApiVersions never has them, because
+        the client must understand it before it knows the broker's versions (KIP-511)."""
         return version >= self.flexible and self.name != "ApiVersions"
 
     def encode_request(self, version: int, correlation_id: int, client_id: str | None, request: Any) -> bytes:
@@ -470,15 +475,14 @@ class Api:
 
         Raises:
             ValueError: the version is not implemented or has no field for a value that is set, or a value
-            cannot be
-                encoded.
+                cannot be encoded.
         """
         message = self._describe(version, "request")
         writer = Writer(message, False)
         writer.int16("api_key", self.key)
         writer.int16("api_version", version)
         writer.int32("correlation_id", correlation_id)
-        # In header v2, too, the client id has a two-byte length (KIP-482).
+        # The client id also has a two-byte length in header v2 (KIP-482).
         writer.nullable_string("client_id", client_id)
         if version >= self.flexible:
             writer.flexible = True
@@ -489,10 +493,11 @@ class Api:
     def decode_request(self, frame: Frame, *, whole: bool = True) -> tuple[RequestHeader, Any]:
         """Returns the header and the request of a frame, without its size prefix.
 
-        ``whole``: bytes behind the request are an error. Kafka's brokers ignore them.
+        ``whole``: whether bytes after the request are an error. Kafka's brokers ignore such bytes.
 
         Raises:
-            KafkaProtocolError: it is malformed, or of another API or a version that is not implemented.
+            KafkaProtocolError: the request is malformed, belongs to another API, or has a version that is not
+                implemented.
         """
         header = read_header(frame)
         if header.api_key != self.key or header.version not in self.declared:
@@ -517,7 +522,8 @@ class Api:
         return writer.finish()
 
     def open_response(self, version: int, frame: Frame) -> Reader:
-        """Returns a reader behind the header of a response. Raises ``ValueError``: no such version."""
+        """Returns a reader positioned after the header of a response. Raises ``ValueError`` if the version is
+        not implemented."""
         reader = Reader(frame, self._describe(version, "response"), version >= self.flexible)
         reader.int32("correlation_id")
         if self._has_tagged_header(version):

@@ -1,4 +1,5 @@
-"""Which version of an API to use with a broker: negotiated, assumed for a broker that does not say, or none.
+"""Chooses the version of an API to use with a broker: negotiated, assumed for a broker that does not report
+its versions, or none.
 
 Pure functions without state, callable from any thread.
 """
@@ -12,7 +13,7 @@ from cyproducer.wire.schema import Api
 Release = tuple[int, int]
 
 PRODUCE_BY_TOPIC_ID = 13
-"""The first Produce version that names topics by id alone (KIP-516)."""
+"""The first Produce version that identifies topics only by id (KIP-516)."""
 _METADATA_WITH_TOPIC_ID = 10
 
 _OLDEST_RELEASE = PRODUCE.releases[0][0]
@@ -24,7 +25,8 @@ def _highest_common(api: Api, theirs: tuple[int, int], highest: int) -> int | No
 
 
 def lacking(api: Api, theirs: Mapping[int, tuple[int, int]], highest: int | None = None) -> str:
-    """Says why an API cannot be used, for an error: the broker does not offer it, or only other versions.
+    """Returns why an API cannot be used, for an error: the broker does not offer it, or offers only other
+    versions.
 
     Args:
         api: an API that ``negotiate()`` left out, or refused.
@@ -51,8 +53,7 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
 
     Raises:
         IncompatibleBrokerVersion: the broker does not have a required API, or the two ranges of its versions
-        do not
-            overlap.
+            do not overlap.
     """
     chosen: dict[Api, int] = {}
     for api in CLIENT:
@@ -61,7 +62,7 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
             continue
         highest = api.highest
         if api is PRODUCE and METADATA.key in theirs and theirs[METADATA.key][1] < _METADATA_WITH_TOPIC_ID:
-            # Without ids from Metadata, Produce cannot name topics by id.
+            # Without ids from Metadata, Produce cannot identify topics by id.
             highest = PRODUCE_BY_TOPIC_ID - 1
         version = _highest_common(api, theirs[api.key], highest) if api.key in theirs else None
         if version is not None:
@@ -82,7 +83,7 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
 
     Args:
         api_version: the option of that name, a Kafka release such as ``(2, 8)``. A release newer than all
-            known ones counts as the newest known one.
+            known ones is treated as the newest known one.
 
     Returns:
         API key -> (lowest, highest) version, to be passed to ``negotiate()``; without APIs that the release
@@ -104,7 +105,8 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
         raise IncompatibleBrokerVersion(
             f"api_version={api_version!r} is older than Kafka {oldest}, the oldest release supported"
         )
-    # Brokers before 4.0 start at 0. For newer ones the lowest does not matter, as this client's is above it.
+    # Brokers before 4.0 support all versions from 0 on. For newer brokers, the lowest version does not
+    # matter, because this client's lowest is above it.
     spoken = {api.key: _spoken_by(release, api) for api in CLIENT}
     return {key: (0, highest) for key, highest in spoken.items() if highest is not None}
 
