@@ -1,1 +1,1 @@
-"""Kafka's messages as bytes: primitive types, declared messages, and the choice of versions. Pure."""
+"""Encodes and decodes Kafka's messages: primitive types, declared messages, choice of versions. No I/O."""

@@ -29,7 +29,7 @@ def lacking(api: Api, theirs: Mapping[int, tuple[int, int]], highest: int | None
     versions.
 
     Args:
-        api: an API that ``negotiate()`` left out, or refused.
+        api: an API that ``negotiate()`` left out, or rejected.
         theirs: what was passed to ``negotiate()``.
         highest: the highest version that this client can use; None: the highest that it implements.
     """
