@@ -4,8 +4,9 @@ Owns reading the monotonic clock (deadlines, ages) and the wall clock (record ti
 caller's timeout into a deadline. Makes no decisions. Any thread may read a clock; only a test or a simulator
 moves a manual one.
 
-No other module reads the time: libraries that freeze it in tests (freezegun, time-machine) replace the
-functions of ``time`` and ``datetime``, and a wait would not end. They do not replace C's ``clock_gettime``.
+No other module reads the time. Libraries that freeze time in tests (freezegun, time-machine) replace the
+functions of ``time`` and ``datetime``, so a wait that used those functions would never end. They do not
+replace C's ``clock_gettime``, which this module calls.
 """
 
 from cyproducer.base.sync cimport (
@@ -75,7 +76,7 @@ cdef class ManualClock(Clock):
 
 
 def monotonic_s():
-    """Seconds on the system's clock that never goes backwards."""
+    """Seconds on the system's monotonic clock, which never goes backwards."""
     return cyp_monotonic_ns() / 1e9
 
 

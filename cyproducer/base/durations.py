@@ -1,15 +1,15 @@
 """Checks durations passed as arguments, and limits them to what Python's locks can wait for.
 
-A duration is checked before the call does anything. Does not check options (``config.values``) and does not
-convert to nanoseconds (``base/sync.h``). Pure functions; any thread may call them.
+A duration is checked before the call does anything. Does not check options (``config.option_kinds``) and does
+not convert to nanoseconds (``base/sync.h``). Pure functions; any thread may call them.
 """
 
 import math
 import threading
 from typing import Any
 
-#: The longest timeout passed to ``Lock.acquire``, ``Condition.wait`` and ``Thread.join``: 146 years, half of
-#: the 292 that they accept, because Python may add it to the clock.
+#: The longest timeout passed to ``Lock.acquire``, ``Condition.wait`` and ``Thread.join``: 146 years, which is
+#: half of the 292 that they accept, because Python may add the timeout to the current time.
 _LONGEST_WAIT_S = threading.TIMEOUT_MAX / 2
 
 
@@ -37,5 +37,5 @@ def duration(name: str, value: Any, unit: str = "seconds") -> float:
 
 
 def waitable(seconds: float) -> float:
-    """Limits a duration to what Python's locks and threads accept: they raise ``OverflowError`` above it."""
+    """Limits a duration to what Python's locks and threads accept. Above it they raise ``OverflowError``."""
     return min(seconds, _LONGEST_WAIT_S)

@@ -1,7 +1,8 @@
-"""Keeps forks out of what another thread must not be in the middle of.
+"""Prevents a fork while another thread is in a section that a fork must not interrupt.
 
-Owns one lock. It is made when the package is imported, so that fork hooks which programs register later run
-before it is taken: a hook that flushes a producer may need a thread that waits for this lock.
+Owns one lock. The lock is made when the package is imported, so the fork hooks that programs register later
+run before it is acquired. Such a hook may flush a producer, and the flush may need a thread that waits for
+this lock.
 """
 
 import os
@@ -9,8 +10,8 @@ import os
 from cyproducer.base.forks import in_child
 from cyproducer.base.greenlets import RLock
 
-#: Held while OpenSSL works on a handshake, and during a fork. The child of a fork in the middle of a
-#: handshake would inherit OpenSSL's own locks as they are, and never get them.
+#: Held while OpenSSL performs a handshake, and during a fork. If the process forked in the middle of a
+#: handshake, the child would inherit OpenSSL's own locks in the locked state and could never acquire them.
 openssl_lock = RLock()
 
 

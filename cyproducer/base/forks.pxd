@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
-cdef int32_t fork_noted          # not 0: what a child must not share with its parent was not renewed yet
+cdef int32_t fork_noted          # not 0: forked, and what a child must not share is not renewed yet
 cdef int64_t process             # grows by 1 in each forked child, before any code of the child runs
 # Changes in a forked child, and whenever an object that may be borrowed is dropped: borrowed pointers are
 # valid while it stays the same.
@@ -10,7 +10,7 @@ cdef int renew_all() except -1
 
 
 cdef inline int own_process() except -1:
-    """Makes sure that nothing of the parent's is used: in a child's first call it renews everything."""
+    """Ensures that nothing of the parent's is used: the first call in a child renews everything."""
     if fork_noted:
         renew_all()
     return 0

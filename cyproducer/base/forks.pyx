@@ -1,17 +1,19 @@
-"""Detects in a forked child that it is one, even after a ``fork()`` by C code, and renews what it must not
-share.
+"""Detects that the process is a forked child, even after a ``fork()`` by C code, and renews what a child must
+not share with its parent.
 
-Owns the note that the process was forked, and calling the functions given to ``in_child`` once in each child.
-Does not own these functions, which close descriptors and replace locks.
+Owns the flag that the process was forked, and the calls of the functions given to ``in_child``, once in each
+child. Does not own these functions, which close descriptors and replace locks.
 
-After ``os.fork()`` Python calls them as a hook. A ``fork()`` by C code, such as an embedding server or an
-extension, runs no hook of Python's. So a handler of the C library (``pthread_atfork``) leaves a note in the
-child, and each public call looks at it before it touches anything (``own_process``): the first one calls the
-functions. Until then nothing of this package runs in the child, which has no other thread. The handler itself
-must not do more: the thread that forked may not hold the GIL, and then Python objects may not be touched.
+After ``os.fork()``, Python calls the functions as a hook. A ``fork()`` by C code, such as an embedding server
+or an extension, runs none of Python's hooks. So a handler of the C library (``pthread_atfork``) sets a flag
+in the child, and each public call checks the flag before it touches anything (``own_process``). The first
+such call calls the functions. Until then no code of this package runs in the child, which has no other
+thread. The handler itself must not do more: the thread that forked possibly does not hold the GIL, and
+without the GIL it must not touch Python objects.
 
-The child of a ``fork()`` without the GIL can run Python only if no thread held the GIL at that moment, or it
-waits for that thread forever. So the functions find Python objects as they find them after ``os.fork()``.
+The child of a ``fork()`` without the GIL can run Python only if no thread held the GIL at that moment.
+Otherwise the child waits for that thread forever. So when the functions run, Python objects are in the same
+state as after ``os.fork()``.
 """
 
 import os
@@ -32,11 +34,11 @@ cdef extern from "<Python.h>":
     unsigned long PyThread_get_thread_ident() nogil
 
 cdef enum:
-    NOTED = 1             # a fork was noted, and nothing was renewed
-    RENEWING = 2          # a thread calls the functions
+    NOTED = 1             # a fork was detected, and nothing is renewed yet
+    RENEWING = 2          # a thread is calling the functions
 
 cdef pthread_mutex_t claim_lock       # guards the step from NOTED to RENEWING
-cdef unsigned long renewer            # the ident of the thread that took it
+cdef unsigned long renewer            # the ident of the thread that made that step
 cdef list renewals = []
 borrowing = 1
 cyp_mutex_init(&claim_lock)
@@ -72,7 +74,7 @@ cdef int renew_all() except -1:
                 raise
             fork_noted = 0
         elif renewer == PyThread_get_thread_ident():
-            # One of the functions, or a finalizer that runs meanwhile.
+            # The caller is one of the functions, or a finalizer that runs meanwhile.
             return 0
         else:
             sleep(0.001)
@@ -82,7 +84,7 @@ cdef int renew_all() except -1:
 def in_child(renew not None):
     """Registers a function that renews something in each forked child, before the child uses it.
 
-    The functions are called in the order of registration, and again from the first one if one is interrupted.
+    The functions are called in the order of registration. If one is interrupted, all are called again.
     """
     renewals.append(renew)
 

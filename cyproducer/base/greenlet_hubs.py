@@ -1,8 +1,8 @@
-"""How the hubs of gevent and eventlet switch from a greenlet that waits, and back.
+"""Switches from a waiting greenlet to its gevent or eventlet hub, and back.
 
-Owns everything that knows these libraries' interfaces, but for ``unpatched``. Does not own who waits for
-what, or the waking from other threads (``greenlets``). Imports neither. Everything runs on the hub's own
-thread.
+Owns everything that depends on the interfaces of these libraries, except ``unpatched``. Does not own which
+greenlet waits for what, or waking greenlets from other threads (``greenlets``). Imports neither library.
+Everything runs on the hub's own thread.
 """
 
 import sys
@@ -25,10 +25,10 @@ def is_patched() -> bool:
 
 
 def current() -> "Bell | None":
-    """The bell of this thread's hub; None if the caller must wait as threads do.
+    """The bell of this thread's hub; None if the caller must block as a thread does.
 
-    That is a thread without a hub, which has no other greenlets: one of a thread pool, for example. And it is
-    the hub itself, in which a signal handler may run.
+    There are two such callers. One is a thread without a hub, which has no other greenlets, for example a
+    thread of a thread pool. The other is the hub itself, in which a signal handler may run.
     """
     found = _hub()
     if found is None:
@@ -46,12 +46,13 @@ def greenlet_ident() -> int:
 
 
 def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
-    """Returns what any thread may call to have ``function`` run in a greenlet of this thread's hub, soon.
+    """Returns a callable with which any thread can schedule ``function`` in a greenlet of this thread's hub.
 
-    None if a thread would do, because the locks in this process work between threads: they are not patched.
-    eventlet's locks can't be waited for in a second thread: the one that releases them tries to switch there.
-    With gevent's, a hub with nothing else to wait for ends (``LoopExit``). None in a thread that has no
-    hub, too, but for the main thread: the first greenlet that waits there makes one.
+    Returns None if a thread can run ``function`` instead, because the locks in this process are not patched
+    and therefore work between threads. A second thread can't wait for eventlet's locks, because the thread
+    that releases one tries to switch to the waiting greenlet. If a second thread waits for gevent's locks, a
+    hub with nothing else to wait for ends (``LoopExit``). Also returns None in a thread without a hub, except
+    in the main thread, where the first greenlet that waits makes a hub.
     """
     monkey = sys.modules.get("gevent.monkey")
     patcher = sys.modules.get("eventlet.patcher")
@@ -70,7 +71,7 @@ def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
     def run() -> None:
         while True:
             called = wake[0] = Event()
-            # Calls before this have set the event before.
+            # Calls made before this line have set the previous event.
             function()
             called.wait()
 
@@ -96,7 +97,7 @@ def _hub() -> "tuple[type[Bell], Any] | None":
 
 
 class Bell(Doorbell, ABC):
-    """One hub. It watches the descriptor only while greenlets wait: it ends when it has nothing to watch."""
+    """One hub. It watches the descriptor only while greenlets wait: it ends if it watches nothing."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
@@ -112,11 +113,11 @@ class Bell(Doorbell, ABC):
 
     @abstractmethod
     def pause(self, waiter: Any, seconds: float | None) -> None:
-        """Lets others run until the waiter is switched to, for ``seconds`` at most (None: no limit)."""
+        """Runs other greenlets until the waiter is switched to, for up to ``seconds`` (None: no limit)."""
 
     @abstractmethod
     def renew(self) -> None:
-        """In a forked child: ends all waits, with a descriptor of its own from now on."""
+        """In a forked child: ends all waits. From then on the child uses a descriptor of its own."""
 
     def _rang(self, *_: Any) -> None:
         # In a forked child of eventlet, the parent also rings this bell.
@@ -199,17 +200,17 @@ class EventletBell(Bell):
 
     def renew(self) -> None:
         self.hub.__dict__.pop(_NAME, None)
-        # To remove the listener would remove the parent's: a child of eventlet shares its parent's epoll.
+        # Removing the listener would remove the parent's: a child of eventlet shares its parent's epoll.
         self._listener = None
         for waiter in self.waiting:
             self.hub.schedule_call_global(0, waiter.switch, None)
 
     def _failed(self, *_: Any) -> None:
-        """eventlet's way to end a wait whose descriptor is closed. This one's is not."""
+        """eventlet would call this to end a wait whose descriptor is closed. This hub's descriptor is not."""
 
 
 class _Waiter:
-    """A greenlet of eventlet that waits, or no longer does."""
+    """An eventlet greenlet that waits, or has stopped waiting."""
 
     greenlet: Any = None
 

@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
 
-# A greenlet that waits. On the heap: a greenlet's stack is somewhere else while another greenlet runs.
+# A waiting greenlet. On the heap, because a greenlet's stack is moved elsewhere while another greenlet runs.
 cdef struct Suspended:
     Suspended* next
     Suspended* previous
@@ -17,7 +17,7 @@ cdef struct Suspended:
 # How any thread wakes up greenlets of one hub.
 cdef struct Bell:
     int write_fd
-    bint rung                 # it was written to, and the hub has not looked yet
+    bint rung                 # the descriptor was written to, and the hub has not read it yet
     Suspended* woken
     void* owner               # the Doorbell, borrowed
 

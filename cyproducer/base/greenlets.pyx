@@ -1,22 +1,22 @@
-"""Lets greenlets of gevent and eventlet wait without stopping the other greenlets of their thread.
+"""Lets greenlets of gevent and eventlet wait without blocking the other greenlets of their thread.
 
-Owns which greenlets wait for what, waking them from any thread, and what locks and events of this package are
-in a patched process. Does not own how a hub switches greenlets (``greenlet_hubs``) or the conditions.
+Owns the list of waiting greenlets, waking them from any thread, and the locks and events that this package
+uses in a patched process. Does not own how a hub switches greenlets (``greenlet_hubs``) or the conditions.
 
-A condition of POSIX threads would stop the whole thread. So a greenlet is listed under the condition's
-address, with the condition's mutex held, and switches to its hub. The thread that signals the condition holds
-the mutex too, finds the greenlet in the list and rings the hub's bell: it writes to a descriptor that the hub
-watches.
+Waiting for a POSIX condition would block the whole thread. So a greenlet is listed under the condition's
+address, with the condition's mutex held, and switches to its hub. The thread that signals the condition also
+holds the mutex. It finds the greenlet in the list and rings the hub's bell: it writes to a descriptor that
+the hub watches.
 
     greenlet (mutex held)                  other thread (mutex held), with or without the GIL
     not done: listed under the address     done
     releases the mutex, hub runs           resume(address): to the bell's list, writes to the descriptor
                                            hub: take(), switches to the greenlet, which looks again
 
-In a process that is not patched a thread that is about to wait reads one flag, and a thread that wakes others
-reads one count.
+In a process that is not patched, a thread that is about to wait reads one flag, and a thread that wakes
+others reads one count.
 
-Lock order: the table's mutex is inside all others, and held for a few instructions.
+Lock order: the table's mutex is acquired after all others, and held for a few instructions.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -63,7 +63,7 @@ cdef extern from *:
     static CYP_THREAD_LOCAL void* cyp_here = NULL;
     static CYP_THREAD_LOCAL void* cyp_listed = NULL;
     """
-    void* here "cyp_here"        # the Bell of this thread's hub, if a greenlet of it is about to wait
+    void* here "cyp_here"        # the Bell of this thread's hub, if one of its greenlets is about to wait
     void* listed "cyp_listed"    # the Suspended that after_slice() waits for
 
 cdef enum:
@@ -78,7 +78,7 @@ cyp_mutex_init(&table_lock)
 
 
 def look_for_hubs():
-    """Finds out whether the process is patched: it may become so at any time. Returns whether it is."""
+    """Checks whether the process is patched, which can happen at any time. Returns whether it is."""
     global patched
     if not patched and ("gevent.monkey" in sys.modules or "eventlet.patcher" in sys.modules):
         from cyproducer.base import greenlet_hubs
@@ -88,10 +88,10 @@ def look_for_hubs():
 
 
 def renew():
-    """In a forked child: no other thread waits, and the descriptors that hubs watch are also the parent's.
+    """In a forked child: forgets all waits, and replaces the hubs' descriptors, which are also the parent's.
 
-    The child has copies of the greenlets that waited in the thread that forked. They go on, and find that
-    what they wait for belongs to the parent.
+    The child has no other thread. It has copies of the greenlets that waited in the thread that forked. These
+    copies continue, and find that what they wait for belongs to the parent.
     """
     global suspended, generation
     cyp_mutex_init(&table_lock)
@@ -105,7 +105,7 @@ def renew():
 
 
 cdef int64_t slice_end(int64_t deadline) except -1:
-    """When the next wait ends if nothing happens: a greenlet's at the deadline, a thread's after a slice."""
+    """When the next wait ends if nothing happens: in a greenlet at the deadline, else after a slice."""
     global here
     cdef object bell
     own_process()
@@ -130,7 +130,7 @@ cdef bint wait_on(pthread_cond_t* cond, pthread_mutex_t* mutex, int64_t until) n
     if here == NULL:
         return cyp_cond_wait_until(cond, mutex, until)
     if cyp_monotonic_ns() < until and not suspend_on(cond, until):
-        # No memory. The hub stops for a moment.
+        # No memory: block the hub for at most a slice.
         return cyp_cond_wait_until(cond, mutex, min(until, cyp_monotonic_ns() + SIGNAL_SLICE_NS))
     return True
 
@@ -167,7 +167,7 @@ cdef int after_slice() except -1:
 
 
 cdef int wait_in_hub(Suspended* s) except -1:
-    """Switches to the hub until the greenlet is woken or ``s.until``. Frees ``s``."""
+    """Switches to the hub until the greenlet is woken or ``s.until`` is reached. Frees ``s``."""
     cdef object bell = <object>s.bell.owner
     cdef object waiter = None
     cdef object seconds = None
@@ -185,7 +185,7 @@ cdef int wait_in_hub(Suspended* s) except -1:
 
 cdef void forget(Suspended* s) noexcept nogil:
     pthread_mutex_lock(&table_lock)
-    # After a fork, the child's lists do not have it.
+    # After a fork, the child's lists do not contain it.
     if s.generation == generation:
         leave(s)
         cyp_add32(&suspended, -1)
@@ -194,13 +194,13 @@ cdef void forget(Suspended* s) noexcept nogil:
 
 
 cdef void broadcast(pthread_cond_t* cond) noexcept nogil:
-    """Wakes all threads and greenlets that wait for the condition. Its mutex is held."""
+    """Wakes all threads and greenlets that wait for the condition. The caller holds its mutex."""
     pthread_cond_broadcast(cond)
     resume(cond)
 
 
 cdef void resume(const void* address) noexcept nogil:
-    """Wakes the greenlets that are listed under an address. The mutex with which they were listed is held."""
+    """Wakes the greenlets listed under an address. The caller holds the mutex with which they were listed."""
     cdef Suspended* s
     cdef Suspended* following
     cdef uint64_t one = 1
@@ -275,7 +275,7 @@ cdef class Doorbell:
         self.bell.woken = NULL
 
     def take(self):
-        """Returns the waiters of the greenlets that were woken. Only on the hub's thread."""
+        """Returns the waiters of the greenlets that were woken. Call it only on the hub's thread."""
         cdef char data[4096]
         cdef Suspended* s
         cdef list found = []
@@ -284,7 +284,8 @@ cdef class Doorbell:
         self.bell.rung = False
         pthread_mutex_unlock(&table_lock)
         while True:
-            # One by one: appending may collect garbage, and with it run code that wakes greenlets.
+            # One at a time: appending may trigger a garbage collection, which may run code that wakes
+            # greenlets.
             pthread_mutex_lock(&table_lock)
             s = self.bell.woken
             if s != NULL:
@@ -297,7 +298,7 @@ cdef class Doorbell:
 
 
 cdef class Event:
-    """``threading.Event`` without ``clear()``, for threads of the system and greenlets together."""
+    """``threading.Event`` without ``clear()``, for both system threads and greenlets."""
 
     cdef pthread_mutex_t mutex
     cdef pthread_cond_t changed
@@ -316,7 +317,7 @@ cdef class Event:
         return bool(self.happened)
 
     def set(self):
-        """Wakes all that wait."""
+        """Wakes all threads and greenlets that wait."""
         pthread_mutex_lock(&self.mutex)
         self.happened = True
         broadcast(&self.changed)
@@ -349,11 +350,12 @@ def nap(double seconds):
 
 
 cdef class RLock:
-    """A reentrant lock between threads of the system, also if the process is patched before or after.
+    """A reentrant lock between system threads, whether or not the process is patched, before or after.
 
-    Not ``_thread.RLock``: when eventlet patches a process, it replaces all of these that it finds by locks
-    that work within one thread only, and complains about the others. Greenlets of one thread are one owner:
-    hold it while others run only if those may also get it.
+    Not ``_thread.RLock``: when eventlet patches a process, it replaces each of these that it finds with a
+    lock that works within one thread only, and reports an error about the others. All greenlets of one thread
+    are the same owner: hold the lock while other greenlets run only if those are allowed to acquire it as
+    well.
     """
 
     cdef object lock
@@ -364,8 +366,8 @@ cdef class RLock:
         self.lock = allocate_lock()
 
     def acquire(self, blocking=True, timeout=-1):
-        """``threading.RLock.acquire``: stops a whole hub, so for short times only."""
-        # Ctrl-C comes in the middle only while the lock is not acquired yet: no Python code runs after that.
+        """``threading.RLock.acquire``. Blocks the whole hub, so use it for short times only."""
+        # Ctrl-C can interrupt this only before the lock is acquired: no Python code runs after that.
         if self.owner != PyThread_get_thread_ident():
             if not self.lock.acquire(blocking, timeout):
                 return False
@@ -374,7 +376,7 @@ cdef class RLock:
         return True
 
     def release(self):
-        """``threading.RLock.release``: RuntimeError if this thread does not hold it."""
+        """``threading.RLock.release``: raises RuntimeError if this thread does not hold the lock."""
         self._refuse_others()
         self.holds -= 1
         if self.holds == 0:
@@ -393,7 +395,7 @@ cdef class RLock:
         self.release()
 
     def release_all(self):
-        """Releases every hold of this thread; returns what ``acquire_again`` takes."""
+        """Releases every hold of this thread; returns the argument for ``acquire_again``."""
         self._refuse_others()
         cdef int holds = self.holds
         self.holds = 0
@@ -407,7 +409,7 @@ cdef class RLock:
         self.holds = holds
 
     def acquire_patiently(self, timeout_s):
-        """``acquire(timeout=timeout_s)`` for a lock that is held for long: other greenlets run meanwhile."""
+        """``acquire(timeout=timeout_s)`` for a lock that may be held long: other greenlets run meanwhile."""
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         while not self.acquire(blocking=False):
             if cyp_monotonic_ns() >= deadline:

@@ -17,13 +17,13 @@ cdef extern from *:
     int cyp_top_bit(uint64_t v) noexcept nogil      # of a value above 0
 
 cdef enum:
-    UNIT_SHIFT = 10           # 1024 ns: no shorter time here matters
+    UNIT_SHIFT = 10           # 1024 ns: shorter times do not matter here
     SUB_SHIFT = 5             # 32 buckets per octave
     MOST_SHIFT = 26           # the last octave ends at 2**32 units, 73 minutes
     BUCKETS = 896             # (MOST_SHIFT + 2) << SUB_SHIFT
 
-# The counts of a window are the differences of two histograms. 64 bits: exporters hand out the counts since
-# the start, and with 32 a bucket that many batches share would wrap within days.
+# The counts of a window are the differences of two histograms. 64 bits: exporters expose the counts since the
+# start, and with 32 bits a bucket that many batches fall into would wrap within days.
 cdef struct Histogram:
     int64_t counts[BUCKETS]
 

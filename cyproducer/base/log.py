@@ -1,7 +1,7 @@
-"""The package's log lines, from any thread: a handler never runs on a sender thread, but on ``user_thread``.
+"""Logs lines from any thread of the package. Handlers never run on a sender thread, but on ``user_thread``.
 
-Owns formatting a line and the record of its origin. Does not own the thread that emits it
-(``user_thread``), or how often a line may come (``control/log_limit``).
+Owns formatting a line and the record of its origin. Does not own the thread that emits it (``user_thread``),
+or the limit on how often a line is logged (``control/log_limit``).
 """
 
 import logging
@@ -27,7 +27,7 @@ class Log:
         """
         Args:
             name: the logger's name.
-            client_id: the producer that every line is about, to name at its beginning.
+            client_id: the producer that every line is about; the line begins with it.
         """
         self._logger = logging.getLogger(name)
         self._prefix = "" if client_id is None else line_prefix(client_id)

@@ -5,8 +5,9 @@ A meter has *sums*, which only grow, and *peaks*, the greatest values. Time is d
 one window: the sums at its start, and its own peaks. So counting is one addition, as it would be without
 windows, and a rate is the difference of two sums.
 
-There is no timer: the first caller that counts or reads in a new window begins its page (``meters_turn``), at
-the time it already has. The meters of topics and brokers begin theirs when they are next counted on or read.
+There is no timer: the first caller that counts or reads in a new window begins its page (``meters_turn``),
+with the time that the caller already has. The meters of topics and brokers begin their pages when they are
+next updated or read.
 
 Guarded by ``Accumulator.lock``, except ``Traffic``, which only the sender uses until it is added here.
 """
@@ -34,7 +35,7 @@ cpdef enum:
     PRODUCE_REQUESTS
     CONNECTED
     DISCONNECTED
-    FAILED_AUTHENTICATIONS    # of connections that were not ready yet: TLS handshakes, too
+    FAILED_AUTHENTICATIONS    # of connections that were not ready yet; includes TLS handshakes
     FLUSH_NS                  # time that application threads spent in flush()
     METADATA_WAIT_NS          # time that they spent waiting for a topic's metadata
     TXN_INIT_NS               # time that they spent in init_transactions(), and so on
@@ -97,7 +98,7 @@ cdef struct Meters:
     int64_t ends_ns           # of the current one
     int64_t window            # the current one's number, from 0 on
     int64_t page              # the index of its page
-    int64_t answered_ns       # when the last request was answered or given up; its batches end at this time
+    int64_t answered_ns       # when the last request was answered or failed; its batches end at this time
     int32_t samples           # how many windows are kept
     Meter all
     Histogram* times          # [HISTOGRAMS]; owned, as is the next

@@ -74,7 +74,7 @@ cdef void meters_free(Meters* ms) noexcept nogil:
 
 
 cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil:
-    """Begins the windows since the meter was last counted on. Nothing was counted in them."""
+    """Begins the windows since the meter was last updated. Nothing was counted in them."""
     cdef int64_t window = max(m.window + 1, ms.window - ms.samples + 1)
     cdef int64_t page
     while window <= ms.window:
@@ -107,7 +107,7 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     meter_roll(ms, &ms.all)
 
 
-# Counting. Pointers are kept in local variables, or the compiler would reload them after each addition.
+# Counting. Pointers are kept in local variables: otherwise the compiler would reload them at each addition.
 
 cdef inline int64_t* turn_both(Meters* ms, Meter* part, int64_t now) noexcept nogil:
     """Begins the windows that have started since the last one, for the producer and ``part``; returns the
@@ -140,7 +140,7 @@ cdef void count_acknowledged(
     Meters* ms, Meter* topic, int64_t records, int64_t size, int64_t raw_size, int64_t record_peak,
     int64_t created_ns
 ) noexcept nogil:
-    """Counts a topic's batch that was acknowledged, by the response that was counted last."""
+    """Counts a topic's batch that was acknowledged by the response counted last."""
     cdef int64_t age_ns = ms.answered_ns - created_ns
     cdef int64_t* all = turn_both(ms, topic, ms.answered_ns)
     cdef int64_t* part = topic.total
@@ -162,7 +162,7 @@ cdef void count_acknowledged(
 
 
 cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
-    """Counts a batch that goes into its first request. The caller has called ``meters_turn``."""
+    """Counts a batch that is added to its first request. The caller has called ``meters_turn``."""
     cdef int64_t* all = ms.all.total
     cdef Histogram* times = ms.times
     all[BATCHES_QUEUED] += 1
@@ -202,7 +202,7 @@ cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) no
 
 
 cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil:
-    """Adds a connection's traffic and clears it; ``node`` NULL: it has no broker's meter (yet)."""
+    """Adds a connection's traffic and clears it; ``node`` is NULL if it has no broker's meter (yet)."""
     add_traffic(turn_both(ms, node, now), peaks_now(ms, &ms.all), t)
     if node != NULL:
         add_traffic(node.total - PRODUCE_RESPONSES, peaks_now(ms, node), t)

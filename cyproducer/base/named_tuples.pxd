@@ -19,5 +19,5 @@ cdef extern from *:
     """
     # Fields that are not set yet are NULL: only set_field() may touch the tuple before all are set.
     tuple new_named "cyp_new_named"(object kind, Py_ssize_t fields)
-    # Once for each field.
+    # Call it once for each field.
     void set_field "cyp_set_field"(tuple made, Py_ssize_t at, object field)

@@ -1,7 +1,8 @@
-"""Attributes that users of other clients expect: the ``AttributeError`` names the replacement.
+"""Attributes that users of other clients expect but that do not exist here.
 
-Descriptors, because a ``__getattr__`` would slow down the look-up of every attribute of its class. They have
-no ``__set__``: a subclass or an instance may use the name for something of its own.
+Access raises an ``AttributeError`` that names the replacement. The attributes are descriptors, because a
+``__getattr__`` would slow down the lookup of every attribute of its class. They have no ``__set__``: a
+subclass or an instance can use the name for something else.
 """
 
 from collections.abc import Iterable
@@ -9,8 +10,8 @@ from typing import Any, NoReturn
 
 
 class Missing:
-    """An attribute that a class does not have: access raises ``AttributeError`` with ``advice``, also on the
-    class.
+    """An attribute that a class does not have: access raises ``AttributeError`` with ``advice``, also access
+    on the class.
 
     So ``hasattr()`` is False. Immutable and therefore thread-safe.
     """
@@ -25,7 +26,7 @@ class Missing:
 
 
 def without_missing(instance: Any, names: Iterable[str]) -> list[str]:
-    """Returns the ``names`` that ``object.__dir__`` found without the ``Missing`` ones; for a ``__dir__``."""
+    """Returns ``names``, as found by ``object.__dir__``, without the ``Missing`` ones; for a ``__dir__``."""
     own = getattr(instance, "__dict__", ())
     found: dict[str, object] = {}
     for kind in reversed(type(instance).__mro__):

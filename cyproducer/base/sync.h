@@ -25,7 +25,7 @@ static inline void cyp_exact_timers(void) {
 /* A time on the monotonic clock that is never reached. */
 #define CYP_FAR_NS INT64_MAX
 
-/* Converts a duration to nanoseconds. Durations come as doubles, in the unit of the option or argument. A
+/* Converts a duration to nanoseconds. Durations are doubles, in the unit of the option or argument. A
  * duration longer than about 291 years becomes CYP_FAR_NS ("no limit"); one that is not above 0 becomes 0.
  * NaN is refused earlier. */
 static inline int64_t cyp_ns(double ns) {
@@ -108,8 +108,8 @@ static inline void cyp_give_way(const int32_t *queued) {
     for (i = 0; i < 100 && cyp_load32(queued) > 0; i++) sched_yield();
 }
 
-/* A condition that waits on the monotonic clock, so that a clock set back does not stretch a timeout.
- * macOS has no pthread_condattr_setclock; its relative wait does the same. */
+/* A condition that waits on the monotonic clock, so that setting the wall clock back does not prolong a
+ * timeout. macOS has no pthread_condattr_setclock; its relative wait does the same. */
 static inline int cyp_cond_init(pthread_cond_t *c) {
 #ifdef __APPLE__
     return pthread_cond_init(c, NULL);
@@ -124,7 +124,7 @@ static inline int cyp_cond_init(pthread_cond_t *c) {
 #endif
 }
 
-/* The longest single wait: 26 days. A longer one may not fit a time_t of 32 bits, and macOS refuses a timeout
+/* The longest single wait: 26 days. A longer one might not fit a 32-bit time_t, and macOS refuses a timeout
  * that overflows when it is added to its clock. */
 #define CYP_LONGEST_WAIT_NS (INT64_C(1) << 51)
 
@@ -135,7 +135,7 @@ static inline int cyp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int
     int64_t now = cyp_monotonic_ns();
     int64_t until = deadline_ns - now > CYP_LONGEST_WAIT_NS ? now + CYP_LONGEST_WAIT_NS : deadline_ns;
     int rc;
-    /* Linux lets even a wait of no time take its slack, 50 us. */
+    /* On Linux even a wait of zero duration takes the timer slack, 50 us. */
     if (deadline_ns <= now) return 1;
 #ifdef __APPLE__
     int64_t left = until > now ? until - now : 0;

@@ -1,20 +1,20 @@
-"""Words for messages. Pure functions; any thread may call them."""
+"""Text helpers for messages. Pure functions; any thread may call them."""
 
 MOST_TEXT = 500
-"""How many characters of a server's text a message has."""
+"""The maximum number of characters of a server's text in a message."""
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """Returns the first ``most`` characters of a text, all without one, with what is not printable escaped.
+    """Returns the first ``most`` characters of a text (None: all), with unprintable characters escaped.
 
-    For every text that comes from a broker, another server or a file: a line break in it would forge a log
-    line, a control character acts on a terminal, and U+202E reverses what follows. Letters of all languages
-    are printable. A text that is escaped already stays as it is.
+    Use it for every text from a broker, another server or a file: a line break in such a text would forge a
+    log line, a control character acts on a terminal, and U+202E reverses the text that follows. Letters of
+    all languages are printable. A text that is already escaped is not changed.
     """
     text = text[:most]
     if text.isprintable():
         return text
-    # repr() escapes each character that is not printable, and nothing else but quotes and backslashes.
+    # repr() escapes each unprintable character, and otherwise only quotes and backslashes.
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 

@@ -1,4 +1,4 @@
-"""Threads of the system, and what they wait for, also in a process that gevent or eventlet has patched.
+"""System threads, and the condition they wait for, also in a process that gevent or eventlet has patched.
 
 Owns starting a producer's threads, their names, and ``Condition``. Does not own what they run. In a process
 that is not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.
@@ -18,7 +18,7 @@ _names: dict[int, str] = {}
 
 
 class SystemThread:
-    """What a producer needs of ``threading.Thread``, without ``threading``. A daemon."""
+    """The part of ``threading.Thread`` that a producer needs, without ``threading``. A daemon thread."""
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class SystemThread:
         return self.ident is not None and not self._ended.is_set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for the end, up to ``timeout`` seconds."""
+        """Waits up to ``timeout`` seconds for the thread to end."""
         self._ended.wait(timeout)
 
 
@@ -78,7 +78,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for ``notify_all``, up to ``timeout`` seconds; returns whether it came. The lock is held."""
+        """Waits up to ``timeout`` seconds; returns whether ``notify_all`` was called. Requires the lock."""
         changed = Event()
         self._waiters.append(changed)
         held: Any = self._lock.release_all()
@@ -90,7 +90,7 @@ class Condition:
                 self._waiters.remove(changed)
 
     def notify_all(self) -> None:
-        """Wakes all that wait. The lock is held."""
+        """Wakes all waiters. Requires the lock."""
         for waiting in self._waiters:
             waiting.set()
         self._waiters.clear()

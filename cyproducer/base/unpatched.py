@@ -1,9 +1,9 @@
-"""The standard library's own functions and classes, also in a process that gevent or eventlet has patched.
+"""The standard library's original functions and classes, even if gevent or eventlet has patched the process.
 
-Owns finding them. A producer's threads must be threads of the system: patched functions would start
-greenlets, which run only when the application's greenlets wait, and whose locks and sockets work in one
-thread only. What was imported before the patches is the original already. Otherwise the library that patched
-it has kept it. Imports neither library.
+Owns finding them. A producer's threads must be system threads: patched functions would start greenlets, which
+run only while the application's greenlets wait, and whose locks and sockets work within one thread only. A
+function that was imported before the process was patched is the original. Otherwise the library that patched
+the function has kept the original. Imports neither library.
 """
 
 import _thread
@@ -28,9 +28,9 @@ def original(module: Any, name: str) -> Any:
 def _default_selector() -> Any:
     patcher = sys.modules.get("eventlet.patcher")
     if patcher is None or not patcher.already_patched.get("select"):
-        # gevent replaces DefaultSelector, and removes the classes that it could be.
+        # gevent replaces DefaultSelector, and removes the classes that it could refer to.
         return original(selectors, "DefaultSelector")
-    # eventlet has removed epoll and kqueue from `select`: a selectors module that sees the original `select`.
+    # eventlet has removed epoll and kqueue from `select`: load a selectors module that sees the original.
     import importlib.util
 
     spec = importlib.util.find_spec("selectors")

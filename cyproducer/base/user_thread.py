@@ -5,13 +5,13 @@ job queue; and starting a thread from any place where the garbage collector may 
 (``log``) or reporters (``registry``).
 
 A log handler may send through the producer that logs, flush that producer, wait for a lock that a sending
-thread holds, or never return. On the sender thread each of these would stop the producer, and
-``delivery_timeout_ms`` with it: a handler that waits for a record there would wait for itself.
+thread holds, or never return. On the sender thread each of these would block the producer, and
+``delivery_timeout_ms`` would not be enforced: a handler that waits for a record there would wait for itself.
 
 Only ``drain`` waits. No function here takes a lock that is held while Python code runs: the sender would wait
 for any signal handler or finalizer that interrupts the thread holding it. The module uses ``deque`` and the
-locks of ``_thread`` instead (``base/unpatched``, in a patched process). Their methods are atomic, and no lock
-is waited for. So every function may also be interrupted by another call of itself.
+locks of ``_thread`` instead (``base/unpatched``, in a patched process). Their methods are atomic, and no
+function waits for a lock. So every function is reentrant: another call of it may interrupt it.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from cyproducer.base.threads import new_thread
 from cyproducer.base.unpatched import allocate_lock, get_ident, start_new_thread
 
 MOST_LINES = 1000
-"""Queued jobs above which a further log line is dropped and counted."""
+"""While this many jobs are queued, further log lines are dropped and counted."""
 IDLE_S = 0.2
 """How long the thread waits for a job before it ends."""
 DRAIN_S = 1.0
@@ -44,7 +44,7 @@ class UserThread:
         self.renew()
 
     def renew(self) -> None:
-        """Forgets everything. For a forked child: the jobs are the parent's, and it has no such thread."""
+        """Forgets everything. For a forked child: the jobs are the parent's, and there is no such thread."""
         self._jobs: deque[Callable[[], object]] = deque()
         # Held while a thread runs jobs, or is about to.
         self._running = allocate_lock()
@@ -54,7 +54,7 @@ class UserThread:
         self._ident = 0
         # In a patched process, greenlets run the jobs; this starts one.
         self._spawn: Callable[[], object] | None = None
-        # Every dropped line and every look at the count takes one number: a plain += could lose some.
+        # Every dropped line and every check of the count takes one number: a plain += could lose some.
         self._dropped = itertools.count()
         self._looks = 0
         self._reported = 0
@@ -64,7 +64,7 @@ class UserThread:
         return self._ident == (get_ident() if self._spawn is None else greenlet_hubs.greenlet_ident())
 
     def put(self, job: Callable[[], object]) -> bool:
-        """Adds a job; returns whether a thread will run it. For jobs that cannot pile up."""
+        """Adds a job; returns whether a thread will run it. For jobs that cannot accumulate."""
         self._jobs.append(job)
         return self._ensure_thread()
 
@@ -93,20 +93,20 @@ class UserThread:
     def run_stranded(self) -> None:
         """Runs the jobs here if no thread can be started for them. Must not be called on a sender thread.
 
-        From Python 3.12 on, no thread starts once the interpreter has begun to end. Without this, the lines
-        about records that cannot be delivered would appear after the wait for these records.
+        From Python 3.12 on, no thread can be started once the interpreter has begun to shut down. Without
+        this, the lines about records that cannot be delivered would appear after the wait for these records.
         """
         if self._jobs and not self.is_current() and not self._ensure_thread():
             self._work(self._jobs)
 
     def use_greenlet(self) -> None:
-        """Runs the jobs in greenlets of this thread from now on, if need be (``greenlet_hubs.spawner``)."""
+        """Runs the jobs in greenlets of this thread from now on, if necessary (``greenlet_hubs.spawner``)."""
         if self._spawn is None and look_for_hubs():
             self._spawn = greenlet_hubs.spawner(self._run_in_hub)
 
     def _run_in_hub(self) -> None:
         jobs, running = self._jobs, self._running
-        # One greenlet at a time, as handlers may switch.
+        # One greenlet at a time, as handlers may switch to another greenlet.
         while jobs and jobs is self._jobs and running.acquire(blocking=False):
             self._ident = greenlet_hubs.greenlet_ident()
             try:
@@ -121,7 +121,7 @@ class UserThread:
                 spawn()
                 return True
             except Exception:
-                # The hub was destroyed: a thread has to do.
+                # The hub was destroyed: use a thread instead.
                 self._spawn = None
         if self._running.acquire(blocking=False):
             try:
@@ -164,7 +164,7 @@ class UserThread:
                 if isinstance(error, KeyboardInterrupt) and not self.is_current():
                     # The main thread runs the jobs, and Ctrl-C is meant for what it waits for.
                     raise
-                # The handler let an exception out, maybe SystemExit. The following jobs must still run.
+                # The handler raised an exception, possibly SystemExit. The following jobs must still run.
                 _print_error()
 
     def _report_dropped(self) -> None:
@@ -184,7 +184,7 @@ class UserThread:
 
 
 user_thread = UserThread()
-"""The one of this process."""
+"""The instance of this process."""
 
 
 def _print_error() -> None:
@@ -195,10 +195,11 @@ def _print_error() -> None:
 
 
 def start_thread(name: str, target: Callable[..., object], *args: object) -> None:
-    """Starts a daemon thread without waiting, so that a finalizer may call it on a thread that must not wait.
+    """Starts a daemon thread without waiting, so that a finalizer can use it on a thread that must not wait.
 
     ``threading.Thread.start`` waits until the new thread runs, and takes a lock that the code interrupted by
-    the garbage collector may hold. So an intermediate thread, started without it, calls it.
+    the garbage collector may hold. So an intermediate thread, which is started without ``threading``, calls
+    it.
 
     Raises:
         RuntimeError: the system cannot start more threads.

@@ -1,4 +1,4 @@
-"""Descriptors with which one thread announces something to a loop that watches another thread's descriptors.
+"""File descriptors with which one thread wakes a loop that runs in another thread and watches them.
 
 Owns making them. Any thread may call ``channel``.
 """
@@ -7,7 +7,7 @@ import os
 
 
 def channel() -> tuple[int, int]:
-    """Makes non-blocking descriptors: (read from, write to), maybe the same."""
+    """Makes non-blocking descriptors: (to read from, to write to), possibly the same one."""
     if hasattr(os, "eventfd"):
         fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         return fd, fd
