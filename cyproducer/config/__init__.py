@@ -1,20 +1,20 @@
 """A producer's configuration: read and checked once, then immutable.
 
 Owns ``ProducerConfig``, the rules between options, and the errors about them. Does not own the table of
-options (``config.options``) or the kinds of values (``config.values``). Any thread may read a configuration.
-``python -m cyproducer.config`` prints the table as Markdown.
+options (``config.options``) or the kinds of values (``config.option_kinds``). Any thread may read a
+configuration. ``python -m cyproducer.config`` prints the table as Markdown.
 
 An option's kind checks its value. The rules between options:
 
-- Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. If an
-  option conflicts with that and idempotence is only the default, idempotence is switched off with a warning.
-  If idempotence was asked for, or a transactional_id implies it, the conflict is an error (KIP-679).
+- Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. If an option
+  conflicts with that and idempotence is only the default, idempotence is switched off with a warning. If
+  idempotence was requested, or a transactional_id implies it, the conflict is an error (KIP-679).
 - delivery_timeout_ms is at least linger_ms + request_timeout_ms. If it is not given, it is raised to that
   sum with a warning, as Kafka's Java client does. If it is given, a smaller value is an error (KIP-91).
 - The maximum of a backoff or setup timeout is at least its first value. If the maximum is not given, it is
   raised to that value. If it is given, a smaller value is an error.
 - A compression level is within the range of the codec in use.
-- A protocol written before a bootstrap server is the one of security_protocol.
+- The protocol prefix of a bootstrap server, if any, equals security_protocol.
 - default_api_timeout_ms, which has no effect, is at least request_timeout_ms, as in kafka-python.
 """
 
@@ -54,7 +54,7 @@ _JAVA_ONLY: Final = {
     "partitioner.rack.aware": "choosing partitions by rack (KIP-1123, Kafka 4.4) is not supported",
 }
 
-# Options of Java's that name a class, and the classes whose work this client does without being told.
+# Java's options that name a class, and the classes whose work this client does without configuration.
 _JAVA_CLASSES: Final = {
     "sasl.login.callback.handler.class": ("OAuthBearerLoginCallbackHandler", "IAMClientCallbackHandler"),
     "sasl.client.callback.handler.class": (
@@ -70,7 +70,8 @@ _GROWING: Final = (
     ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"),
 )
 
-#: A program that gives these, for example to test against a mock, would otherwise wonder what it talks to.
+#: Giving one of these logs a warning: a program that replaces a part, for example with a mock in a test,
+#: would otherwise not notice that it uses the real one.
 _REPLACEABLE_PARTS: Final = ("kafka_client", "net")
 
 _client_numbers = itertools.count(1)
@@ -93,16 +94,16 @@ def option_name(key: str) -> str | None:
 
 
 def shown_option(key: str, value: Any) -> str:
-    """Returns an option's value as messages show it: without credentials. Any of its names will do."""
+    """Returns an option's value as messages show it: without credentials. ``key`` is any of its names."""
     option = _BY_KEY.get(key)
     return repr(value) if option is None else option.shown(value)
 
 
 def concealed(key: str, value: Any) -> Any:
-    """Returns an option's value, as a ``Secret`` if it is a password or key, or a URL with a password. Any of
-    the option's names will do. Does not check the value."""
+    """Returns an option's value, as a ``Secret`` if it is a password or key, or a URL with a password.
+    ``key`` is any of the option's names. Does not check the value."""
     option = _BY_KEY.get(key)
-    # Bytes are refused later, and are not shown either. A blank password is none.
+    # Bytes are refused later, and must not be shown either. A blank password counts as none.
     if option is None or not isinstance(value, str | bytes) or not value.strip():
         return value
     if option.secret:
@@ -114,9 +115,9 @@ def concealed(key: str, value: Any) -> Any:
 def hide(options: Any) -> Any:
     """Returns a mapping of options with passwords and keys as ``Secret``; anything else as it is.
 
-    The first thing that a function does with options of a user: its variables are in the frames of
-    exceptions, which trackers of errors record. Values of unknown names are hidden, too: the name may be a
-    password's, misspelt. Does not check anything.
+    A function calls this before it does anything else with a user's options: error trackers record the local
+    variables in the frames of an exception. Values of unknown names are also hidden, because the name may be
+    a misspelt name of a password option. Does not check anything.
     """
     if not isinstance(options, Mapping) or isinstance(options, ProducerConfig):
         return options
@@ -193,7 +194,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
 
     @property
     def proxy(self) -> str | None:
-        """The URL of the proxy, with its password; None without one."""
+        """The URL of the proxy, with its password; None without a proxy."""
         given = self.socks5_proxy if self.proxy_url is None else self.proxy_url
         return given.reveal() if isinstance(given, Secret) else given
 
@@ -204,7 +205,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
 
     @property
     def login_module(self) -> Mapping[str, str]:
-        """Options of the login module in ``sasl_jaas_config``: those that are no credentials."""
+        """Options of the login module in ``sasl_jaas_config``: those that are not credentials."""
         return self._login_module
 
     @property
@@ -217,7 +218,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         return self.compression_level if specific is None else specific
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all options by kafka-python's names, passwords included; ``from_kwargs`` takes them back.
+        """Returns all options by kafka-python's names, passwords included; ``from_kwargs`` accepts them.
 
         A numbered client id is None, so that a producer made from this gets its own.
         """
@@ -252,7 +253,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         return f"{type(self).__name__}({listed})"
 
     def to_pickle(self) -> dict[str, Any]:
-        """Returns the options that were given, as a pickle may have them.
+        """Returns the options that were given, as a pickle is allowed to contain them.
 
         Raises TypeError if there are passwords or keys among them, unless ``pickle_secrets`` allows that.
         """
@@ -277,7 +278,7 @@ def _joined(options: Mapping[str, Any], configs: Mapping[str, Any]) -> dict[str,
             f"not {type(options).__name__}"
         )
     if isinstance(options, ProducerConfig):
-        # The others follow from these again. As given they would contradict each other more easily.
+        # The other options are derived from these again. If all were given, they could contradict each other.
         options = options.given()
     if strange := [key for key in options if not isinstance(key, str)]:
         raise KafkaConfigurationError(f"option {strange[0]!r}: must be a string")
@@ -329,7 +330,7 @@ def _option(key: str) -> Option[Any]:
 def _about_unknown(key: str) -> str:
     if key in _JAVA_ONLY:
         return f"option {key!r} is for Java only: {_JAVA_ONLY[key]}"
-    # Here, because only a mistake needs them.
+    # Imported here, because only an error message needs them.
     import difflib
 
     from cyproducer.config import other_clients
@@ -344,7 +345,7 @@ def _about_unknown(key: str) -> str:
     return f"unknown option {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
 
 
-#: Without any of these, there is nothing to check: most programs do not need that module.
+#: Without an option with one of these prefixes, there is nothing to check, and that module is not needed.
 _SECURITY_PREFIXES: Final = ("ssl_", "sasl_", "security_", "proxy_", "socks5_")
 
 

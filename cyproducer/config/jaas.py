@@ -1,12 +1,12 @@
-"""Reads ``sasl.jaas.config``, the form in which Java's clients have credentials.
+"""Reads ``sasl.jaas.config``, the form in which Java's clients take credentials.
 
 Owns the grammar: one login module, as in ``org.apache.kafka.common.security.plain.PlainLoginModule required
 username="alice" password="secret";``. Does not own which module belongs to which mechanism (``config``).
 Pure functions; any thread may call them.
 
-The grammar is what Java's parser takes (tried with Kafka 4.1): values in single or double quotes with C's
-escapes, or words of letters, digits, ``.``, ``-``, ``_`` and ``$``. A slash begins a comment. Of equal names
-the last one counts.
+The grammar is what Java's parser accepts (tested with Kafka 4.1): values in single or double quotes with C's
+escapes, or words of letters, digits, ``.``, ``-``, ``_`` and ``$``. A slash begins a comment. If a name
+occurs more than once, the last value counts.
 """
 
 import re
@@ -30,7 +30,7 @@ _FLAGS = ("required", "requisite", "sufficient", "optional")
 
 
 class LoginModule(NamedTuple):
-    """A login module: the last part of its class name, and its options, of which any may be a credential."""
+    """A login module: the last part of its class name, and its options, any of which may be a credential."""
 
     name: str
     options: dict[str, Secret]
@@ -65,7 +65,7 @@ def _tokens(text: str) -> list[tuple[str, str]] | str:
 
 
 def parse(text: Secret) -> LoginModule:
-    """Returns the login module. Raises ``Refused``, whose text has none of the values."""
+    """Returns the login module. Raises ``Refused``, whose text contains none of the values."""
     found = _parsed(text.reveal())
     if isinstance(found, str):
         raise Refused(found)
@@ -73,7 +73,7 @@ def parse(text: Secret) -> LoginModule:
 
 
 def _parsed(text: str) -> LoginModule | str:
-    """The login module, or what is wrong. Raises nothing: its variables have the password."""
+    """The login module, or what is wrong. Never raises, because its local variables contain the password."""
     tokens = _tokens(text)
     if isinstance(tokens, str):
         return tokens
@@ -88,7 +88,7 @@ def _parsed(text: str) -> LoginModule | str:
         if name[0] != "word":
             return f"entry {len(options) + 1} does not begin with a name"
         if at + 2 >= len(tokens) or tokens[at + 1] != ("sign", "=") or tokens[at + 2][0] == "sign":
-            # Not the name: behind a password with a space, but without quotes, it is the password's rest.
+            # Not the name: after an unquoted password that contains a space, it is the rest of the password.
             return f'entry {len(options) + 1} has no value: write NAME="VALUE"'
         options[name[1]] = Secret(tokens[at + 2][1])
         at += 3

@@ -33,8 +33,9 @@ class Kind(Generic[T]):
     """A kind of value. Called with a value, it returns the normal form or raises ``Refused``.
 
     ``allowed`` completes the sentence "must be ...". A normal form is itself an accepted value.
-    ``annotation`` is the type that checkers know for the values of a Python program, in the names of
-    ``cyproducer.types``; a string in place of a number or a bool, as in a properties file, is not in it.
+    ``annotation`` is the type that type checkers use for the values that a Python program passes, with the
+    names of ``cyproducer.types``. It does not include a string instead of a number or a bool, as in a
+    properties file.
     """
 
     __slots__ = ("_read", "allowed", "annotation")
@@ -68,7 +69,7 @@ def number(value: Any) -> int | float:
         raise Refused
     if isinstance(value, str):
         text = value.strip()
-        # Python also accepts "1_000" and digits of other scripts, which no properties file intends.
+        # Python also accepts "1_000" and digits of other scripts, which are a mistake in a properties file.
         if not text.isascii() or "_" in text:
             raise Refused
         try:
@@ -211,12 +212,12 @@ def text() -> Kind[str]:
 
 
 class Hidden(Generic[T]):
-    """A value that shows itself as ``***``; ``reveal()`` returns it.
+    """A value whose ``repr()`` is ``***``; ``reveal()`` returns it.
 
-    Trackers of errors record the variables of every frame of an exception. So what is secret is hidden as
-    soon as it is known, revealed only in the expression that needs it, and never a variable of its own.
+    Error trackers record the local variables of every frame of an exception. So a secret is hidden as soon as
+    it is known, is revealed only in the expression that needs it, and is never assigned to a variable.
 
-    Immutable. Pickling raises TypeError: ``ProducerConfig.to_pickle`` decides about that.
+    Immutable. Pickling raises TypeError: ``ProducerConfig.to_pickle`` decides whether to pickle secrets.
     """
 
     __slots__ = ("_text",)
@@ -252,7 +253,7 @@ class Secret(Hidden[str]):
 
 
 class SecretUrl(Secret):
-    """A URL that may have a user and password; it shows itself without them."""
+    """A URL that may have a user and password, which its ``repr()`` omits."""
 
     __slots__ = ()
 
@@ -269,7 +270,7 @@ class SecretUrl(Secret):
 
 
 def url() -> Kind[Any]:
-    """A URL, which becomes a ``SecretUrl`` if it has a user in it."""
+    """A URL, which becomes a ``SecretUrl`` if it contains a user."""
     string = text()
 
     def read(value: Any) -> Any:
@@ -327,7 +328,7 @@ def hidden(secret: "Secret | Callable[[], str] | None") -> Secret | None:
 
 
 def called(supplier: Callable[[], str]) -> str:
-    """Calls a user's function for a name or password. Raises TypeError if it returns no string."""
+    """Calls a user's function for a name or password. Raises TypeError if it does not return a string."""
     found: object = supplier()
     if isinstance(found, str):
         return found
@@ -442,7 +443,7 @@ def plugins(what: str, annotation: str, *methods: str) -> Kind[tuple[Any, ...]]:
             if len(missing) == len(methods):
                 raise Refused(f"{name} has none of these methods")
             if hooks and missing:
-                # A misspelt method would never be called, and nothing would say so.
+                # A misspelt method would never be called, and no error would be reported.
                 names = {each for each in dir(item) if each.startswith("on_")} - {*methods}
                 if others := [each for each in sorted(names) if callable(getattr(item, each, None))]:
                     raise Refused(f"{name} has {others[0]}() and no {missing[0]}(): nothing would call it")
@@ -506,7 +507,7 @@ def ssl_context() -> Kind[Any]:
 
 
 def servers() -> Kind[tuple[str, ...]]:
-    """Bootstrap servers: a list, or one string with commas. The entries stay as they are written."""
+    """Bootstrap servers: a list, or one string with commas. The entries are kept as written."""
 
     def read(value: Any) -> tuple[str, ...]:
         entries = value.split(",") if is_text(value) else value

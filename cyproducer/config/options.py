@@ -1,7 +1,7 @@
 """Defines all options: name, default, kind of value, meaning. The documentation is generated from this table.
 
-Owns one row per option, as an attribute of ``OptionTable``, so that type checkers know every option and
-its type. Does not read values (``config.values``). Does not own the rules between options or the public
+Owns one row per option, as an attribute of ``OptionTable``, so that type checkers know every option and its
+type. Does not read values (``config.option_kinds``). Does not own the rules between options or the public
 configuration class (``config``). Immutable after import; any thread may read it.
 
 Names and defaults are kafka-python's. For options that kafka-python does not have, they are those of Kafka's
@@ -27,7 +27,7 @@ _RETRIEVERS = "org.apache.kafka.common.security.oauthbearer."
 _GRANTS = {
     "urn:ietf:params:oauth:grant-type:jwt-bearer": "jwt-bearer",
     f"{_RETRIEVERS}JwtBearerJwtRetriever".lower(): "jwt-bearer",
-    # Which of these two an endpoint needs is seen from its URL.
+    # The URL of an endpoint determines which of these it needs.
     f"{_RETRIEVERS}ClientCredentialsJwtRetriever".lower(): "client_credentials",
     f"{_RETRIEVERS}FileJwtRetriever".lower(): "client_credentials",
     f"{_RETRIEVERS}DefaultJwtRetriever".lower(): "client_credentials",
@@ -114,7 +114,7 @@ class Option(Generic[T]):
         text = repr(value)
         is_url = isinstance(value, str) and ("://" in value or self.name in ("proxy_url", "socks5_proxy"))
         if is_url and "@" in value:
-            # Refused, so it is no SecretUrl yet.
+            # The value was refused, so it is not a SecretUrl yet.
             text = repr(kind.SecretUrl(value))
         return text if len(text) <= 200 else f"{text[:200]}..."
 

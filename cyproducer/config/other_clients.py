@@ -2,8 +2,8 @@
 
 Owns what an "unknown option" error says about them, what ``cyproducer.confluent`` does with librdkafka's, and
 the table of them in ``docs/migration.md``, which ``as_markdown`` prints. ``KafkaProducer`` does not accept
-them: a value may have another unit or another meaning here. Imported only for a mistake, or by
-``cyproducer.confluent``. Immutable; any thread may call.
+them: a value may have a different unit or a different meaning here. Imported only for an error message, or by
+``cyproducer.confluent``. Immutable; any thread may call the functions.
 """
 
 import enum
@@ -13,18 +13,18 @@ from cyproducer.config.options import OPTIONS_BY_NAME
 
 
 class Taken(enum.Enum):
-    """What ``cyproducer.confluent.Producer`` does with an option; the values are the table's words."""
+    """What ``cyproducer.confluent.Producer`` does with an option; the values are the wording of the table."""
 
     SAME = "the same"
     """The value is that of ``option``."""
     OWN = "yes"
-    """``cyproducer.confluent`` translates it, or does itself what it asks for."""
+    """``cyproducer.confluent`` translates the option, or implements it itself."""
     NO_EFFECT = "no effect"
     REFUSED = "an error"
 
 
 class Foreign(NamedTuple):
-    """What is to be given instead."""
+    """What to give instead of an option of another client."""
 
     option: str | None
     """kafka-python's name of the option here."""
@@ -39,7 +39,7 @@ _REPORTS: Final = "each send() returns a future: use its add_callback() and add_
 _LOG: Final = "configure the logger 'cyproducer' of Python's logging"
 _METRICS: Final = "call metrics() or give metric_reporters"
 
-#: What programs have in one configuration for their consumers and producers.
+#: Consumer options, which programs keep in one configuration for both consumers and producers.
 FOR_CONSUMERS: Final = (
     "auto.commit.enable",
     "auto.commit.interval.ms",
@@ -198,7 +198,7 @@ _BY_DOTS: Final = {name.replace("_", "."): other for name, other in OTHER_NAMES.
 
 
 def about(key: str) -> str | None:
-    """Returns what an error says about the option of another client; None if none has it."""
+    """Returns the error text for an option of another client; None if no other client has it."""
     other = _BY_DOTS.get(key.lower().replace("_", "."))
     if other is None:
         return None

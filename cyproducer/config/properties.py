@@ -1,9 +1,10 @@
-"""Reads Java's properties files, in which Kafka's own tools have their configuration.
+"""Reads Java's properties files, the configuration format of Kafka's own tools.
 
-Owns the file format (``java.util.Properties``): comments, three separators, lines that continue, escapes.
-Does not own the options in it. Pure functions; any thread may call them.
+Owns the file format (``java.util.Properties``): comments, three separators, continuation lines, escapes. Does
+not own the options in it. Pure functions; any thread may call them.
 
-Java reads ISO-8859-1. A file that is valid UTF-8 is read as that: editors write nothing else today.
+Java reads ISO-8859-1. A file that is valid UTF-8 is read as UTF-8, because today's editors write nothing
+else.
 """
 
 import re
@@ -14,7 +15,7 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """Returns the entries of a file. Of equal names the last one counts."""
+    """Returns the entries of a file. If a name occurs more than once, the last value counts."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -45,7 +46,7 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Splits at the first separator that no backslash escapes."""
+    """Splits at the first separator that is not escaped with a backslash."""
     at = 0
     while at < len(line):
         if line[at] == "\\":
@@ -64,5 +65,5 @@ def _unescaped(text: str) -> str:
             return chr(int(found[1], 16))
         return _LETTERS.get(found[2], found[2])
 
-    # Java escapes UTF-16: what is beyond U+FFFF comes as a pair of surrogates.
+    # Java escapes UTF-16 code units: a character above U+FFFF is a pair of surrogates.
     return _ESCAPE.sub(one, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -22,7 +22,7 @@ class Proxy(NamedTuple):
 
 
 def parse_proxy(url: str | Secret) -> Proxy:
-    """Reads ``scheme://[user:password@]host[:port]``. Raises ValueError, without the URL in its text."""
+    """Reads ``scheme://[user:password@]host[:port]``. Raises ValueError, whose text omits the URL."""
     found = _parsed(url.reveal() if isinstance(url, Secret) else url)
     if isinstance(found, str):
         raise ValueError(found)
@@ -30,9 +30,10 @@ def parse_proxy(url: str | Secret) -> Proxy:
 
 
 def _parsed(url: str) -> Proxy | str:
-    """The proxy, or what is wrong. Raises nothing: its variables have the password."""
+    """The proxy, or what is wrong. Never raises, because its local variables contain the password."""
     if not url.isascii():
-        # In environment variables, bytes that are no UTF-8 become lone surrogates, which nothing can send.
+        # Bytes of environment variables that are not valid UTF-8 become lone surrogates, which can't be
+        # encoded.
         try:
             url.encode()
         except UnicodeEncodeError:

@@ -1,7 +1,8 @@
 """The rules between the options of TLS, SASL and proxies.
 
 Owns which of them belong together or exclude each other, and what ``sasl.jaas.config`` sets. Does not own the
-options (``config.options``) or what is made of them (``security``). Pure functions; any thread may call them.
+options (``config.options``) or the objects that are made from them (``security``). Pure functions; any thread
+may call them.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +19,9 @@ MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def check(values: dict[str, Any], warn: Callable[..., None]) -> dict[str, str]:
-    """Checks the rules, and takes the credentials of ``sasl_jaas_config`` into the other options.
+    """Checks the rules, and copies the credentials of ``sasl_jaas_config`` to the other options.
 
-    Returns the options of its login module that are no credentials. Raises KafkaConfigurationError.
+    Returns the options of its login module that are not credentials. Raises KafkaConfigurationError.
     """
     _check_proxy(values)
     _check_tls(values)
@@ -47,7 +48,7 @@ def _check_proxy(values: Mapping[str, Any]) -> None:
 
 
 def _check_tls(values: Mapping[str, Any]) -> None:
-    """The rules between ssl_* options, as Java's client has them."""
+    """The rules between ssl_* options, which are those of Java's client."""
     if values["ssl_context"] is not None:
         return
     for text, file in (
@@ -97,7 +98,7 @@ def _read_password(values: dict[str, Any], module: LoginModule) -> None:
 
 
 def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
-    # The options come before the login module's, as in Java (KIP-1258).
+    # The producer's options take precedence over the login module's, as in Java (KIP-1258).
     for option, name in (
         ("sasl_oauthbearer_client_credentials_client_id", "clientId"),
         ("sasl_oauthbearer_client_credentials_client_secret", "clientSecret"),
@@ -115,7 +116,7 @@ def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
 
 
 def _read_kerberos(values: dict[str, Any], module: LoginModule) -> None:
-    """Takes the keytab and its principal. Without a keytab, the credential cache counts, asked for or not."""
+    """Reads the keytab and its principal. Without a keytab the credential cache is used, requested or not."""
     options = module.options
     asked = "useKeyTab" in options and options["useKeyTab"].reveal().lower() == "true"
     if asked is not ("keyTab" in options):
@@ -138,14 +139,14 @@ def _read_kerberos(values: dict[str, Any], module: LoginModule) -> None:
 
 
 def _take(values: dict[str, Any], option: str, value: Any) -> None:
-    """Sets an option that was not given, or not otherwise."""
+    """Sets an option. Raises if it already has another value."""
     if values[option] not in (OPTIONS_BY_NAME[option].default, value):
         raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
     values[option] = value
 
 
 def _read_aws(values: dict[str, Any], module: LoginModule) -> None:
-    """What the login module has is read where it is needed. Without the rest, it would be another user."""
+    """Refuses unsupported role options: ignoring them would make it another user. Others are read later."""
     for name in sorted(module.options):
         if name.startswith("awsRole") and name not in _KEPT:
             raise KafkaConfigurationError(
@@ -155,7 +156,7 @@ def _read_aws(values: dict[str, Any], module: LoginModule) -> None:
 
 
 class _Login(NamedTuple):
-    """A login module of Java's: its mechanisms, and what takes its options."""
+    """A login module of Java's: its mechanisms, and the function that reads its options."""
 
     mechanisms: tuple[str, ...]
     read: Callable[[dict[str, Any], LoginModule], None]
@@ -168,7 +169,7 @@ _LOGIN_MODULES: Final = {
     "IAMLoginModule": _Login(("AWS_MSK_IAM",), _read_aws),
     "Krb5LoginModule": _Login(("GSSAPI",), _read_kerberos),
 }
-#: Options of login modules that are read later, and no secrets.
+#: Options of login modules that are read later and are not secrets.
 _KEPT: Final = ("tokenauth", "awsProfileName", "awsRoleArn", "awsRoleSessionName")
 
 
@@ -217,7 +218,7 @@ def _check_sasl(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
 
 
 def _check_use(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
-    """Warns of options that the protocol does not use: records would go out in clear text."""
+    """Warns about options that the protocol does not use: records would be sent in clear text."""
     protocol = values["security_protocol"]
     for prefix, used in (("ssl_", protocol.endswith("SSL")), ("sasl_", protocol.startswith("SASL"))):
         if not used:
@@ -232,7 +233,7 @@ _CLIENT: Final = "sasl_oauthbearer_client_credentials_client_"
 
 
 def _check_oauth(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
-    """The rules of OAUTHBEARER: a provider of the user's, or an endpoint and what it asks for."""
+    """The rules of OAUTHBEARER: a provider of the user's, or an endpoint and the options that it needs."""
     url, provider = values[_ENDPOINT], values["sasl_oauth_token_provider"]
     if provider is None and url is None:
         raise KafkaConfigurationError(

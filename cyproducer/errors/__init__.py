@@ -6,8 +6,9 @@ pickled, with its arguments and attributes, and has the class attributes ``retri
 ``invalid_metadata``.
 
 Names and hierarchy are kafka-python's (3.0; ``NoBrokersAvailable`` is from 2.x), so that a program written
-for it only needs another import. Where it still says ``except kafka.errors.X`` or ``aiokafka.errors.X``, that
-catches these, too (``errors/other_clients``). Cyproducer's own errors, below kafka-python's:
+for it only needs another import. An ``except kafka.errors.X`` or ``except aiokafka.errors.X`` that is left in
+the program also catches these errors (``errors/other_clients``). Cyproducer's own errors, below
+kafka-python's:
 
     KafkaError
     |- KafkaConfigurationError        also a ValueError, which kafka-python raises for an unknown option
@@ -134,7 +135,7 @@ class TransactionFailedError(AbortableError):
 
 
 class TransactionalProducerFailedError(ApplicationRecoverableError):
-    """This producer can do no more transactions: make a new one. ``__cause__`` is the first error."""
+    """This producer cannot begin another transaction: make a new one. ``__cause__`` is the first error."""
 
 
 class TransactionAbortedError(KafkaError):
@@ -152,7 +153,7 @@ class InvalidReceiveError(KafkaProtocolError):
 
 
 class CorrelationIdError(RetriableError, KafkaProtocolError):
-    """A response arrived that belongs to no request, or in the wrong order."""
+    """A response belongs to no request, or arrived in the wrong order."""
 
 
 class Cancelled(RetriableError):
@@ -172,7 +173,7 @@ class MetadataEmptyBrokerList(RetriableError):
 
 
 class StaleMetadata(InvalidMetadataError):
-    """The current metadata does not fit a broker's response."""
+    """The current metadata does not match a broker's response."""
 
 
 class KafkaTimeoutError(RetriableError):
@@ -180,7 +181,7 @@ class KafkaTimeoutError(RetriableError):
 
 
 class BufferExhaustedError(KafkaTimeoutError):
-    """``buffer_memory`` stayed full for ``max_block_ms``: records come faster than brokers accept them."""
+    """``buffer_memory`` stayed full for ``max_block_ms``: records arrive faster than brokers accept them."""
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
@@ -188,7 +189,7 @@ class DeliveryTimeoutError(KafkaTimeoutError):
 
 
 class KafkaConnectionError(InvalidMetadataError):
-    """A connection could not be made, or broke."""
+    """A connection could not be established, or was lost."""
 
 
 class NoBrokersAvailable(KafkaConnectionError):

@@ -1,6 +1,6 @@
 """The roots of the exception tree, and the register of error codes.
 
-Owns the base classes of every other error, how an error reads as text, and the map from a Kafka error code to
+Owns the base classes of every other error, the text form of an error, and the map from a Kafka error code to
 its class. Does not own the codes (``errors.codes``) or the client's own errors (``errors``, the module to
 import from). Any thread may raise and catch them. The register is filled while ``errors.codes`` is imported,
 and only read afterwards.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from cyproducer.futures.bulk_future import BulkFuture
 
 
-#: The modules of other clients whose errors these are not yet: see ``errors/other_clients``.
+#: The modules of other clients whose errors are not bases of these yet: see ``errors/other_clients``.
 _strangers = list(MODULES)
 
 
 class _Root(Exception):
-    """Nothing but a base: Python cannot give a class whose only base is ``Exception`` another one."""
+    """Only a base class: Python cannot change the bases of a class whose only base is ``Exception``."""
 
 
 class KafkaError(_Root):
@@ -41,13 +41,14 @@ class KafkaError(_Root):
     #: On an error from a future: False if the record is certainly not in the log; True if it may be there,
     #: once; None if the error is not about a record.
     maybe_written: bool | None = None
-    #: On an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows, the first ones, were
-    #: accepted before it, and their future. Other exceptions, also from Ctrl-C, get the same attributes.
+    #: On an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows, counted from the first
+    #: one, were accepted before the error, and their future. Other exceptions, including those from Ctrl-C,
+    #: get the same attributes.
     accepted: int | None = None
     future: "BulkFuture | None" = None
 
     def __init__(self, *args: object) -> None:
-        # Not super(): the next class may be another client's, which changes the text.
+        # Not super(): the next class may belong to another client and change the text.
         Exception.__init__(self, *args)
         # A copy: another thread may remove a module at the same time.
         for module in tuple(_strangers):
@@ -57,20 +58,20 @@ class KafkaError(_Root):
 
     def __str__(self) -> str:
         name = type(self).__name__
-        # Printable: the arguments may have a broker's words, and the text becomes a line of a log.
+        # Printable: the arguments may contain text from a broker, and the result becomes a log line.
         return printable(f"{name}: {', '.join(map(str, self.args))}") if self.args else name
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == getattr(other, "args", None)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # A future belongs to this process.
+        # A future is of use only in this process.
         state = {name: value for name, value in self.__dict__.items() if name != "future"}
         return type(self), self.args, state or None
 
     def __hash__(self) -> int:
         # The arguments may be unhashable, but an error must always fit into a set or a dict: the standard
-        # library's traceback and context handling put it there.
+        # library's traceback and context handling put errors there.
         return hash(type(self))
 
 
@@ -88,7 +89,7 @@ def copied(error: BaseException) -> BaseException:
 
 
 def told(error: BaseException, maybe_written: bool) -> BaseException:
-    """Returns a copy of ``error`` with ``maybe_written``, for records: one cause may serve many batches."""
+    """Returns a copy of ``error`` with ``maybe_written``, for records: one cause may fail many batches."""
     twin = copied(error)
     twin.__dict__["maybe_written"] = maybe_written
     return twin

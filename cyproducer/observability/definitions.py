@@ -33,7 +33,7 @@ _UNCOMPRESSED = "Bytes of acknowledged batches before compression"
 
 
 class Kind(Enum):
-    """What a metric's value is. Exporters choose the form by it."""
+    """The kind of a metric's value. Exporters choose the form by it."""
 
     TOTAL = "only grows"
     RATE = "the recent increase of totals, per second"
@@ -66,11 +66,11 @@ class Definition:
     kafkas: bool = True
     """Whether Kafka has a metric of this name. If not, only cyproducer has it."""
     counters: tuple[str, ...] = ()
-    """The counters of ``base/meters`` that it is computed from. Of an average: the sum, then the count."""
+    """The counters of ``base/meters`` that it is computed from. For an average: the sum, then the count."""
     scale: float = 1
     """The factor from the unit of the first of these to ``unit``."""
     exported: str = ""
-    """The name that exporters use instead of ``name``, which breaks their conventions."""
+    """The name that exporters use instead of ``name``, if ``name`` breaks their conventions."""
 
 
 def _total(group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True) -> Definition:

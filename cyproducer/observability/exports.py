@@ -1,12 +1,12 @@
-"""What exporters expose of each metric: in which form, under which name, in which unit.
+"""Defines how exporters expose each metric: the form, the name and the unit.
 
 Owns the rules that turn ``definitions`` into Prometheus's and OpenTelemetry's conventions, and the table of
 both in ``docs/metrics.md``. There is no second list of metrics. Does not own reading values (``registry``) or
 the exporters (``cyproducer/prometheus``, ``cyproducer/opentelemetry``), and imports neither package.
 
 The receiving system computes rates, averages and percentiles itself, over any period and many processes. So
-they are left out, and their sums are exposed: of times that have a histogram in ``base/meters`` as one,
-otherwise as counters or, if these are not metrics of their own, as a summary.
+they are left out, and their sums are exposed: as a histogram for times that have one in ``base/meters``,
+otherwise as counters or, if the counters are not metrics of their own, as a summary.
 """
 
 import re
@@ -30,7 +30,7 @@ from cyproducer.observability.definitions import (
 
 
 class Form(Enum):
-    """What an exporter makes of a metric; Prometheus's words."""
+    """The type of an exported metric, in Prometheus's terms."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -43,7 +43,7 @@ PART = {PRODUCER: "producer", NODE: "node", TOPIC: "topic"}
 """Group -> the second word of its exported names, and its label, except for producers."""
 
 _BASE = {"ns": ("seconds", 1e-9), "ms": ("seconds", 1e-3), "s": ("seconds", 1.0), "bytes": ("bytes", 1.0)}
-"""Unit -> the base unit, and the factor to it. Other units count things: names don't have them."""
+"""Unit -> the base unit, and the factor to it. Other units count things, and names do not contain them."""
 
 _UCUM = {"seconds": "s", "bytes": "By"}
 
@@ -51,17 +51,17 @@ BOUNDS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     30.0, 60.0, 120.0,
 )  # fmt: skip
-"""The upper bounds of exported histograms: those of OpenTelemetry's conventions for messaging, and what local
-brokers and ``delivery_timeout_ms`` need."""
+"""The upper bounds of exported histograms: those of OpenTelemetry's conventions for messaging, and bounds
+that local brokers and ``delivery_timeout_ms`` need."""
 
 _SENT = "messaging.client.sent.messages"
 _CONVENTIONS = {
     (TOPIC, "record-send-total"): (_SENT, "{message}", ()),
-    # Kafka's errors are many, and the counters don't tell them apart: the conventions' word for that.
+    # Kafka has many errors, which the counters do not distinguish: the conventions' value for that.
     (TOPIC, "record-error-total"): (_SENT, "{message}", (("error.type", "_OTHER"),)),
     (PRODUCER, "acknowledgement-latency-avg"): ("messaging.client.operation.duration", "s", ()),
 }
-"""Metric -> name, unit and attributes that OpenTelemetry's semantic conventions have for it."""
+"""Metric -> name, unit and attributes that OpenTelemetry's semantic conventions define for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Export:
     prometheus: str
     """The name, without the suffixes of the form (``_total``, ``_sum``, ``_count``, ``_bucket``)."""
     unit: str
-    """Prometheus's word for the base unit; empty if things are counted."""
+    """Prometheus's name of the base unit; empty if things are counted."""
     factor: float
-    """From the definition's unit to the base unit."""
+    """The factor from the definition's unit to the base unit."""
     opentelemetry: str
     otel_unit: str
     attributes: tuple[tuple[str, str], ...]
@@ -88,12 +88,12 @@ class Export:
 
     @property
     def help(self) -> str:
-        """The meaning, for which ``recent`` is only said of values that are."""
+        """The meaning, without "average, recent", because sums since the start are exposed instead."""
         return self.definition.meaning.removesuffix(AVERAGE_RECENT)
 
     @property
     def sample(self) -> str:
-        """Prometheus's full name: of a counter with its suffix."""
+        """Prometheus's full name, which for a counter includes the suffix."""
         return self.prometheus + ("_total" if self.form is Form.COUNTER else "")
 
     def value(self, reading: Reading, host: Host) -> float:
@@ -101,12 +101,12 @@ class Export:
         return self.definition.value(reading, host) * self.factor
 
     def sum_and_count(self, reading: Reading) -> tuple[float, int]:
-        """Of a summary or a histogram, since the start; the sum in the base unit."""
+        """The sum (in the base unit) and count of a summary or a histogram, since the start."""
         total, count = self.definition.counters
         return reading.total(total) * self.definition.scale * self.factor, reading.total(count)
 
     def buckets(self, reading: Reading) -> list[tuple[float, int]]:
-        """Of a histogram, since the start: (seconds, how many), ascending."""
+        """The buckets of a histogram since the start: (seconds, count), ascending."""
         return [(middle * 1e-9, count) for middle, count in reading.buckets(self.definition.counters[0])]
 
 
@@ -119,7 +119,7 @@ def _export(definition: Definition, form: Form) -> Export:
     unit, factor = _BASE.get(definition.unit, ("", 1.0))
     stem = re.sub("byte$", "bytes", name.replace("-", "_"))
     full = f"{stem}_{unit}" if unit and not stem.endswith(unit) else stem
-    # In the singular, as the conventions have it: "{batch}".
+    # In the singular, as the conventions require: "{batch}".
     counted = f"{{{re.sub('(?<=ch)es$|s$', '', definition.unit)}}}" if definition.unit else "1"
     part = PART[definition.group]
     otel, otel_unit, attributes = _CONVENTIONS.get(
@@ -171,7 +171,7 @@ EXPORTS: dict[str, tuple[Export, ...]] = {
     )
     for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC)
 }
-"""Group -> what is exposed of it."""
+"""Group -> its exported metrics."""
 
 LEFT_OUT: dict[tuple[str, str], str] = {
     (metric.group, metric.name): why
@@ -179,7 +179,7 @@ LEFT_OUT: dict[tuple[str, str], str] = {
     for metric, why in _chosen(definitions)
     if isinstance(why, str)
 }
-"""(Group, name) of each metric that is not exposed -> why. *From*: what to compute it from."""
+"""(Group, name) of each metric that is not exposed -> the reason. *From* names what to compute it from."""
 
 
 def exports_as_markdown() -> str:

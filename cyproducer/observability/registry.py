@@ -1,8 +1,8 @@
 """The public view of a producer's metrics: ``metrics()``, metric objects, and calls to reporters.
 
-Owns the list of current metrics, which grows with new topics and brokers, and the calls to reporters.
-Does not define metrics (``definitions``) or count. Does not own the thread that notifies reporters of new
-metrics from the sender, and of the end (``user_thread``).
+Owns the list of current metrics, which grows with new topics and brokers, and the calls to reporters. Does
+not define metrics (``definitions``) or count. Does not own the thread that notifies reporters of the sender's
+new metrics and closes the reporters (``user_thread``).
 
 Any thread may call. There is no lock here: reading takes the accumulator's lock for a moment, and reporters
 are called with no lock held.
@@ -210,7 +210,7 @@ class Registry:
     def close(self, timeout_s: float) -> None:
         """Closes the reporters, once, after their pending notifications; waits up to ``timeout_s`` seconds.
 
-        A reporter that takes longer continues without being waited for. Values stay readable.
+        A reporter that takes longer keeps running, but this does not wait for it. Values stay readable.
         """
         if self._reporters:
             user_thread.put(self._close_reporters)
