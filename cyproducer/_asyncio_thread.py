@@ -1,8 +1,8 @@
 """Runs a blocking call on a thread of its own, and awaits it.
 
-The loop's own executor is not used: ``asyncio.run()`` waits for its threads at the end, however long their
-calls take, also after the tasks that awaited them were cancelled; and its threads may all be busy with calls
-of the program that wait for this one.
+The loop's own executor is not used, for two reasons. At its end, ``asyncio.run()`` waits for the executor's
+threads, however long their calls take, even if the tasks that awaited them were cancelled. And all of the
+executor's threads may be busy with calls of the program that wait for this one.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 async def in_thread(name: str, function: Callable[..., T], *args: Any) -> T:
     """Returns what the function returns, or raises its error. Does not block the loop.
 
-    If the task is cancelled, the call goes on, and its outcome is dropped.
+    If the task is cancelled, the call continues, and its outcome is dropped.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()

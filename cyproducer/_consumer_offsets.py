@@ -1,9 +1,9 @@
-"""Reads the arguments of ``send_offsets_to_transaction()``: offsets and a group, as any client has them.
+"""Reads the arguments of ``send_offsets_to_transaction()``: offsets and a group, in the form of any client.
 
-Owns which forms are accepted, what of them is refused, and the one form that they become. Takes objects of
-kafka-python, aiokafka and confluent-kafka by their attributes, and imports none of these. Does not own the
-named tuples (``structs``), the warning about a group that the broker can't check, or requests. Pure functions
-without I/O; any thread may call them.
+Owns which forms are accepted, which values are refused, and the normal form that is returned. Reads objects
+of kafka-python, aiokafka and confluent-kafka by their attributes, and imports none of these clients. Does not
+own the named tuples (``structs``), the warning about a group that the broker can't check, or requests. Pure
+functions without I/O; any thread may call them.
 """
 
 import operator
@@ -19,13 +19,13 @@ from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPa
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _STRING_MAX = 2**15 - 1
-"""Bytes of UTF-8: brokers read no longer strings."""
+"""Bytes of UTF-8. Brokers do not accept longer strings."""
 
 _OFFSET_INVALID = -1001
 """librdkafka's offset of a partition without a position."""
 
 _LOGICAL = {-1: "OFFSET_END", -2: "OFFSET_BEGINNING", -1000: "OFFSET_STORED"}
-"""librdkafka's other names of places that are no offset."""
+"""librdkafka's other special values, which are not offsets."""
 
 _MAGIC = b"CGMDv2:"
 """What librdkafka's serialized group metadata starts with."""
@@ -52,23 +52,23 @@ def read_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     Accepts
 
     - a mapping. Keys are tuples (topic, partition): ``TopicPartition`` of this package, kafka-python and
-      aiokafka. Values are whole numbers (numpy's too); objects with the attributes ``offset``, ``metadata``
+      aiokafka. Values are whole numbers (also numpy's); objects with the attributes ``offset``, ``metadata``
       and perhaps ``leader_epoch``: ``OffsetAndMetadata`` of these packages; and aiokafka's plain tuples
       (offset, metadata);
     - a list or tuple of confluent-kafka's ``TopicPartition``: objects with the attributes ``topic``,
       ``partition``, ``offset``, ``metadata`` and perhaps ``leader_epoch``. An entry whose offset is -1001,
-      OFFSET_INVALID, is left out: ``position()`` returns it for partitions of which nothing was read.
-      librdkafka leaves out every negative offset; here the others are errors, so that no OFFSET_BEGINNING,
-      OFFSET_END or OFFSET_STORED seems to be committed.
+      OFFSET_INVALID, is left out: ``position()`` returns it for partitions from which nothing was read.
+      librdkafka leaves out every negative offset. Here the others are errors, so that an OFFSET_BEGINNING,
+      OFFSET_END or OFFSET_STORED does not appear to be committed.
 
-    An offset is that of the next record to read. Records have no attribute ``metadata`` and are refused in
-    place of positions: to commit a record's own offset would process it twice. In what is returned,
-    ``metadata`` is a str, "" for None, and ``leader_epoch`` an int, -1 for None or none.
+    An offset is that of the next record to read. A record instead of a position has no attribute ``metadata``
+    and is refused: after a commit of the record's own offset, the record would be processed twice. In the
+    result, ``metadata`` is a str ("" for None), and ``leader_epoch`` is an int (-1 if it is None or missing).
 
     Negative offsets are refused here, because brokers accept them and commit them.
 
     Raises:
-        TypeError: ``offsets``, a key or a value has another type. bool and float are no whole numbers.
+        TypeError: ``offsets``, a key or a value has another type. bool and float are not whole numbers.
         ValueError: an offset, a partition or a leader epoch is out of range, a text is too long for the
             protocol or can't be encoded, or a partition occurs twice.
         InvalidTopicError: no broker would accept the topic's name; a ValueError.
@@ -106,14 +106,14 @@ def read_group(group: Any) -> ConsumerGroupMetadata:
 
     Accepts
 
-    - a group id, aiokafka's way: no member, so that the broker can't refuse a former member's offsets
+    - a group id, as with aiokafka: it names no member, so the broker can't refuse a former member's offsets
       (``is_fenced``);
     - objects with the attributes ``group_id``, ``generation_id``, ``member_id`` and ``group_instance_id``:
       ``ConsumerGroupMetadata`` of this package and kafka-python;
     - ``bytes`` from ``consumer_group_metadata()`` of confluent-kafka's consumer, made on a machine of the
       same byte order.
 
-    All four are passed on as they are: whether the group still has this member is for the broker to say.
+    All four fields are passed on unchanged: the broker decides whether the group still has this member.
 
     Raises:
         TypeError: ``group`` or one of its fields has another type.
@@ -136,14 +136,14 @@ def read_group(group: Any) -> ConsumerGroupMetadata:
 def is_fenced(group: ConsumerGroupMetadata) -> bool:
     """Whether the broker can refuse the offsets if another member has the partitions by now.
 
-    A bare group id is not checked: the broker accepts it even beside live members, and a member that has lost
-    its partitions commits over its successor's offsets (KIP-447).
+    A bare group id is not checked: the broker accepts it even if the group has live members, and a member
+    that has lost its partitions commits over its successor's offsets (KIP-447).
     """
     return group.generation_id >= 0 or group.member_id != ""
 
 
 def _of_mapping(offsets: Mapping[Any, Any]) -> Iterator[tuple[str, Any, Any, Any, Any, Any]]:
-    """Yields how messages name the entry, topic, partition, offset, metadata, leader epoch."""
+    """Yields the entry's name for messages, topic, partition, offset, metadata, leader epoch."""
     # A copy: another thread may change the mapping.
     for key, value in list(offsets.items()):
         entry = f"offsets[{_texts.repr(key)}]"
@@ -168,7 +168,7 @@ def _of_mapping(offsets: Mapping[Any, Any]) -> Iterator[tuple[str, Any, Any, Any
 
 def _of_list(offsets: list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, Any, Any, Any, Any, Any]]:
     """Yields the same, without the entries that have no position."""
-    # A copy here too.
+    # Also a copy.
     for index, value in enumerate(list(offsets)):
         entry = f"offsets[{index}], {_texts.repr(value)}"
         names = ("topic", "partition", "offset", "metadata")
@@ -213,7 +213,7 @@ def _of_librdkafka(data: bytes) -> tuple[str, int, str, str | None]:
 def _checked_group(
     group_id: Any, generation_id: Any, member_id: Any, instance_id: Any
 ) -> ConsumerGroupMetadata:
-    """Returns the fields as plain ``str`` and ``int``; names the one that is wrong."""
+    """Returns the fields as plain ``str`` and ``int``; an error names the field that is wrong."""
     try:
         name = "" if group_id is None else _text("group_id", group_id, "a str")
         if not name:

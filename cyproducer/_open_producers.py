@@ -4,11 +4,11 @@ Owns the number of each producer among those with the same ``client_id``. Does n
 (``_runtime``), names and forms (``observability/exports``) or the exporters.
 
 Two series must not have the same labels. So while several producers have the same ``client_id``, all but one
-get the label ``producer`` with a number, 2 or higher. A producer keeps its number as long as it is open. Then
-the next producer of this ``client_id`` gets the number, so that a program that makes one producer after the
-other has one series, not one for each.
+get the label ``producer`` with a number, 2 or higher. A producer keeps its number as long as it is open.
+After that, the next producer with this ``client_id`` gets the number, so that a program that makes one
+producer after another has one series instead of one per producer.
 
-Thread-safe. A forked child begins anew.
+Thread-safe. A forked child starts without numbers.
 """
 
 import threading
@@ -39,8 +39,8 @@ class Watched:
     """The producers that an exporter exposes: all of the process, or the given ones. Keeps none alive.
 
     A producer is exposed from its start until it is closed, also if it was collected and is being closed in
-    the background. It is not if its option ``metrics_enabled`` is False, or in a forked child that has not
-    used it.
+    the background. It is not exposed if its option ``metrics_enabled`` is False, or in a forked child that
+    has not used it.
     """
 
     def __init__(self, producers: Iterable[KafkaProducer] | None = None) -> None:
@@ -49,7 +49,7 @@ class Watched:
             self._given = weakref.WeakSet(producers)
 
     def runtimes(self) -> list[Runtime]:
-        """Returns what the producers that are exposed now run on."""
+        """Returns the runtimes of the producers that are currently exposed."""
         found = open_runtimes()
         if self._given is not None:
             given = {producer._running for producer in self._given}
@@ -58,7 +58,7 @@ class Watched:
 
 
 def numbered(runtimes: Iterable[Runtime]) -> Iterator[tuple[Runtime, dict[str, str]]]:
-    """Each of the runtimes with its labels: ``client_id``, and ``producer`` if that is not unique."""
+    """Yields each runtime with its labels: ``client_id``, and ``producer`` if the client id is not unique."""
     shown = list(runtimes)
     with _lock:
         for runtime in shown:
@@ -79,6 +79,6 @@ def numbered(runtimes: Iterable[Runtime]) -> Iterator[tuple[Runtime, dict[str, s
 
 
 def hold_number(runtime: Runtime, holder: object) -> None:
-    """Keeps the number of a runtime that is closed taken as long as ``holder`` exists."""
+    """Keeps the number of a closed runtime reserved as long as ``holder`` exists."""
     with _lock:
         _numbers[holder] = _numbers[runtime]

@@ -3,10 +3,10 @@
 Owns calling the given functions in a forked child and at the end of a process. Does not own these functions
 (``producer.py``, ``sender/after_fork.pyx``).
 
-After a fork the child has a copy of everything except the other threads. Those may have held any lock
-and may have been in the middle of anything. So the child takes nothing over: it closes its copies of the
-sockets and forgets the parent's records, and each producer makes a new runtime on first use. A child that
-uses no producer gets no thread. The parent notices nothing. ``base/forks.pyx`` says when it does so.
+After a fork the child has a copy of everything except the other threads. Those may have held any lock and may
+have been in the middle of any operation. So the child reuses nothing: it closes its copies of the sockets and
+forgets the parent's records, and each producer makes a new runtime on first use. A child that uses no
+producer gets no thread. The parent is not affected. ``base/forks.pyx`` describes when the child does this.
 
 billiard is Celery's multiprocessing. It shares multiprocessing's finalizers and its current process, so one
 hook serves both. This module imports neither: a process that has not imported them is not their child.
@@ -38,7 +38,7 @@ def _after_fork() -> None:
     greenlets.renew()
     if _begin is not None:
         _begin()
-    # The child may need the hook too late to install it itself: in a function called at its exit.
+    # A child that first uses a producer in a function called at its exit would install the hook too late.
     _hook_children()
 
 
@@ -69,8 +69,8 @@ def watch_worker_exit() -> None:
 
 
 def _hook_children() -> None:
-    """Hooks children after they have forgotten the parent's hooks. They forget these before they run their
-    target, and even if their arguments, a producer among them, were unpickled before that."""
+    """Hooks children after they have forgotten the parent's hooks. A child forgets these before it runs its
+    target, even if its arguments, including a producer, were unpickled before that."""
     global _children_hooked
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _children_hooked:
@@ -81,7 +81,7 @@ def _hook_children() -> None:
 def _hook_worker(util: Any) -> None:
     global _worker_hooked
     _worker_hooked = True
-    # Any priority means: at exit. Queues flush theirs at -5, after this.
+    # With any priority, the finalizer runs at exit. Queues flush their items at priority -5, after this.
     util.Finalize(None, _finish_worker, exitpriority=10)
     worker, pool = getattr(_current_process(), "_target", None), sys.modules.get("billiard.pool")
     # A billiard worker exits in the middle of what its process runs, before any finalizer.
@@ -90,8 +90,8 @@ def _hook_worker(util: Any) -> None:
 
 
 class _PoolWorkerExit:
-    """A pool worker's ``on_exit``: first the worker's own (in Celery, ``worker_process_shutdown`` to its
-    receivers, which may send), then the closing of the producers."""
+    """A pool worker's ``on_exit``: calls the worker's own first (in Celery, that sends
+    ``worker_process_shutdown`` to its receivers, which may send records), then closes the producers."""
 
     def __init__(self, before: Callable[[int, int], object] | None) -> None:
         self._before = before

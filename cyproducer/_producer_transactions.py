@@ -1,8 +1,8 @@
-"""The calls of ``KafkaProducer`` that begin and end transactions, and their twins for asyncio.
+"""The calls of ``KafkaProducer`` that begin and end transactions, and their asyncio versions.
 
-Owns arguments, default timeouts, and ``with producer.transaction()``. Does not own what is allowed when
-(``control/transaction_machine``), or waiting (``clients/transaction_client``). Every method is thread-safe,
-but the records of several threads go to the same transaction.
+Owns arguments, default timeouts, and ``with producer.transaction()``. Does not own which call is allowed in
+which state (``control/transaction_machine``), or waiting (``clients/transaction_client``). Every method is
+thread-safe, but the records of several threads go to the same transaction.
 """
 
 import logging
@@ -40,15 +40,15 @@ class TransactionalCalls:
     _warned_of_group: bool = False
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Takes the ``transactional_id`` over: fences older producers, and aborts what they left open.
+        """Takes over the ``transactional_id``: fences older producers, and aborts their open transaction.
 
         Call it once, before the first transaction. ``timeout`` is in seconds, None: ``max_block_ms``. After a
-        timeout the request goes on, and the same call waits for it.
+        timeout the request continues; call this again to wait for it.
 
         Raises:
-            KafkaTimeoutError: no coordinator has answered in time.
-            InvalidSetupError: the principal has no right to it, ``transaction_timeout_ms`` is longer than the
-                brokers allow, or a broker is older than Kafka 2.5.
+            KafkaTimeoutError: no coordinator has responded in time.
+            InvalidSetupError: the principal is not authorized for it, ``transaction_timeout_ms`` is longer
+                than the brokers allow, or a broker is older than Kafka 2.5.
             IllegalStateError: it was called before, or in a callback.
         """
         client, seconds = self._transactions("init_transactions"), self._seconds(timeout)
@@ -70,15 +70,15 @@ class TransactionalCalls:
         """Makes positions of a consumer group part of the transaction: they are committed with its records.
 
         ``offsets``: {TopicPartition: offset or OffsetAndMetadata}, the next offset to read of each partition;
-        kafka-python's, aiokafka's and confluent-kafka's objects are taken as they are. ``group``: what the
+        kafka-python's, aiokafka's and confluent-kafka's objects are accepted as they are. ``group``: what the
         consumer's ``consumer_group_metadata()`` returns, so that a member that has lost its partitions is
         refused (KIP-447), or a group id, with which no member is refused. ``timeout`` is in seconds, None:
         ``max_block_ms``.
 
         Raises:
-            AbortableError: the group or a partition refuses it: abort the transaction. If the group has
-                rebalanced, the cause says so.
-            KafkaTimeoutError: not acknowledged in time; the same call goes on.
+            AbortableError: the group or a partition refuses the offsets: abort the transaction. If the group
+                has rebalanced, the cause says so.
+            KafkaTimeoutError: not acknowledged in time; call this again to continue waiting.
             TypeError, ValueError: the arguments; nothing was sent.
             IllegalStateError: no transaction is open.
         """
@@ -97,11 +97,11 @@ class TransactionalCalls:
             client.send_offsets(found, seconds)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Waits for all records and their callbacks, and commits them, with the offsets, as one.
+        """Waits for all records and their callbacks, then commits the records and the offsets atomically.
 
-        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a
-        timeout the commit may still succeed: call it again to learn the outcome. An abort is refused then,
-        unless records are still missing.
+        ``timeout`` is in seconds, None: the sum of ``delivery_timeout_ms`` and ``max_block_ms``. After a
+        timeout the commit may still succeed: call this again to get the outcome. Until then
+        ``abort_transaction()`` is refused, unless the commit still waits for records.
 
         Raises:
             AbortableError: a record has failed, or was not accepted by ``send()``: call
@@ -122,19 +122,19 @@ class TransactionalCalls:
         Raises:
             ApplicationRecoverableError: this producer was fenced, or has failed otherwise: make a new one.
                 All futures are done.
-            KafkaTimeoutError: not acknowledged in time; the same call goes on.
+            KafkaTimeoutError: not acknowledged in time; call this again to continue waiting.
             IllegalStateError: no transaction is open, or its commit may already have been sent.
         """
         self._end("abort_transaction", Event.ABORT, timeout)
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
-        """Waits for all records and their callbacks; anybody may end the transaction from then on.
+        """Waits for all records and their callbacks. From then on any process can end the transaction.
 
-        Returns what ``cyproducer.transactions.commit()`` and ``abort()`` need, in any process. It rests on
+        Returns what ``cyproducer.transactions.commit()`` and ``abort()`` need, in any process. This relies on
         EndTxn, which a coordinator accepts from any client that knows the transactional id, producer id and
-        epoch. It ends when the broker aborts the transaction, ``transaction_timeout_ms`` after its first
-        record. ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and
-        ``abort_transaction()`` end it here. ``timeout`` and errors are those of ``commit_transaction()``.
+        epoch. The broker aborts the transaction ``transaction_timeout_ms`` after its first record.
+        ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and ``abort_transaction()``
+        of this producer also end it. ``timeout`` and errors are those of ``commit_transaction()``.
         """
         prepared: Prepared = self._end("prepare_transaction", Event.PREPARE, timeout)
         written = self._runtime.sender.written_offsets()
@@ -152,7 +152,7 @@ class TransactionalCalls:
         """A block that is one transaction: ``with producer.transaction():``, or ``async with``.
 
         Begins at the start and commits at the end. If the block or the commit raises, the transaction is
-        aborted, and the exception is raised further. ``timeout``: that of the commit and of the abort.
+        aborted, and the exception propagates. ``timeout`` is that of the commit and of the abort.
         """
         self._transactions("transaction")
         return Transaction(self, timeout)
@@ -170,11 +170,11 @@ class TransactionalCalls:
         await self._in_thread(self.send_offsets_to_transaction, offsets, group, timeout)
 
     async def commit_transaction_async(self, timeout: float | None = None) -> None:
-        """``commit_transaction()`` for asyncio: lets the loop run. If the task is cancelled, it goes on."""
+        """``commit_transaction()`` for asyncio: lets the loop run. The commit outlasts a cancelled task."""
         await self._in_thread(self.commit_transaction, timeout)
 
     async def abort_transaction_async(self, timeout: float | None = None) -> None:
-        """``abort_transaction()`` for asyncio: lets the loop run. If the task is cancelled, it goes on."""
+        """``abort_transaction()`` for asyncio: lets the loop run. The abort outlasts a cancelled task."""
         await self._in_thread(self.abort_transaction, timeout)
 
     async def prepare_transaction_async(self, timeout: float | None = None) -> PreparedTransaction:
@@ -250,7 +250,7 @@ class Transaction:
             raise
 
     def _abort(self, error: BaseException) -> None:
-        """Aborts because of ``error``, which what the abort raises must not hide."""
+        """Aborts because of ``error``. An error of the abort itself must not hide it."""
         try:
             self._producer.abort_transaction(self._timeout)
         except errors.KafkaError as second:

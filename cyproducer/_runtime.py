@@ -4,7 +4,7 @@ Owns making these parts, flush, close, the end of a process, and what a forked c
 the public API (``producer``), whose object may be collected while this still closes, or the thread that runs
 users' code (``user_thread``).
 
-A collected producer is closed on a thread of its own, because the garbage collector runs anywhere:
+A collected producer is closed on a thread of its own, because the garbage collector may run anywhere:
 - on a thread that waits, with a timeout, for the last future of this producer;
 - on the sender thread of another producer, whose records would wait meanwhile;
 - in the middle of ``threading.Thread.start``.
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 log = Log("cyproducer")
 
-#: How long the sender may take to end after close()'s time is over. It takes a millisecond, unless the
+#: How long the sender may take to end after the timeout of close(). It takes a millisecond, unless the
 #: machine is overloaded. Futures without an outcome would be worse than a close() that returns late.
 _END_S = 1.0
-#: In how many waits a closing thread divides this time; see ``Runtime._await_end``.
+#: Into how many waits a closing thread divides this time; see ``Runtime._await_end``.
 _END_WAITS = 20
 #: How long the callbacks of the records that close() has failed may take after that.
 _CALLBACKS_S = 0.05
 #: After this time, a close() logs what it still waits for.
 _PATIENCE_S = 1.0
-#: How many topics a line names.
+#: How many topics a log line names.
 _NAMED_TOPICS = 5
 #: How often a draining close() checks whether another thread closes with an earlier deadline.
 _SLICE_S = 0.05
@@ -66,8 +66,8 @@ STREAM_LINGER_MS = 0.75
 #: Includes runtimes whose producer is being collected.
 _runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
 
-#: Called with each runtime that has started, and that was closed, on the thread that did it. For exporters,
-#: which would miss a producer that is opened and closed between two collections. Must neither raise nor wait.
+#: Called with each runtime that was started or closed, on the thread that did so. For exporters, which would
+#: miss a producer that is opened and closed between two collections. Must neither raise nor wait.
 on_start: list[Callable[["Runtime"], None]] = []
 on_end: list[Callable[["Runtime"], None]] = []
 
@@ -84,8 +84,8 @@ def wire(
 ) -> tuple[RecordAccumulator, Sender]:
     """Makes the accumulator and the sender from the options.
 
-    ``seed`` decides where keyless records go. ``compression_thread``: whether large batches are compressed by
-    a thread of its own; without it, one thread can run everything, in a simulated time.
+    ``seed`` determines the partitions of records without a key. ``compression_thread``: whether a thread of
+    its own compresses large batches; without it, one thread can run everything, in simulated time.
     """
     compressor = None
     if config.compression_type:
@@ -111,7 +111,7 @@ def wire(
 
 
 class Runtime:
-    """Everything a producer runs on. Holds no reference to the producer, which may be collected any time."""
+    """Everything a producer runs on. Has no reference to the producer, which may be collected at any time."""
 
     def __init__(
         self,
@@ -139,13 +139,13 @@ class Runtime:
         # A future keeps the queue alive, but not the producer.
         self.callbacks.queue.diagnosis = weakref.WeakMethod(self.client.diagnosis)
         self.accumulator.on_topic_needed = self.client.want_topic
-        #: None if metrics are disabled, or were never asked for.
+        #: None if metrics are disabled, or were never requested.
         self._registry: Registry | None = None
         # Reentrant: a signal handler may call close() in the middle of a close().
         self._close_lock = RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
-        #: What was left when close() ended the sender, by topic, and why; empty if nothing.
+        #: The records that were left when close() ended the sender, by topic, and the reason; empty if none.
         self.lost = ""
         #: The records that had failed when close() began.
         self._failed_before: int | None = None
@@ -209,7 +209,7 @@ class Runtime:
                 self.accumulator.flush(0.01)
         finally:
             if self.client.transaction_client is not None:
-                # Nobody answers calls any more.
+                # Nothing answers calls any more.
                 self.client.transaction_client.end(
                     self._end_error or errors.ProducerClosedError("the producer was closed")
                 )
@@ -248,7 +248,7 @@ class Runtime:
     def end_transaction(self, event: Event, timeout_s: float) -> Any:
         """Commits, aborts or prepares the open transaction; waits up to ``timeout_s`` seconds.
 
-        The records' callbacks run before the transaction ends, but for an abort.
+        The records' callbacks run before the transaction ends, except for an abort.
         """
         client = self.client.transaction_client
         assert client is not None
@@ -270,7 +270,7 @@ class Runtime:
     def close(self, timeout_s: float, unasked: bool = False) -> int:
         """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns the records lost.
 
-        If several threads close, the earliest deadline counts for all. ``unasked``: the program did not call
+        If several threads close, the earliest deadline applies to all. ``unasked``: the program did not call
         the producer's ``close()``, so losses are logged here.
         """
         deadline = monotonic_s() + timeout_s
@@ -293,8 +293,8 @@ class Runtime:
             self._close_transaction(self.client.transaction_client)
             self.accumulator.refusal = None
         self.accumulator.close()
-        # Greenlets of one thread, and signal handlers, may be in here at the same time. Whichever comes first
-        # to a step takes it for all.
+        # Greenlets of one thread, and signal handlers, may be in here at the same time. Whichever reaches a
+        # step first does it for all.
         if self._failed_before is None:
             self._failed_before = self.accumulator.counters()["records_failed"]
         done = told = False
@@ -363,11 +363,11 @@ class Runtime:
         return not self.thread.is_alive()
 
     def _await_end(self, wait: Callable[[float], bool]) -> bool:
-        """Calls ``wait`` with some seconds until it returns True; returns False if the sender makes no
+        """Calls ``wait`` with a short timeout until it returns True. Returns False if the sender makes no
         progress.
 
         Counts waits, not time. The sender needs the GIL to end, and other threads may hold it for any time.
-        This thread needs it after each wait, too, so that the sender gets about as many turns.
+        This thread also needs the GIL after each wait, so the sender gets about as many turns.
         """
         waits, before = 0, None
         while waits < _END_WAITS:
@@ -383,10 +383,10 @@ class Runtime:
         return False
 
     def _close_transaction(self, transactions: "TransactionClient") -> None:
-        """Has an open transaction aborted, and waits for one that is being ended."""
+        """Aborts an open transaction, and waits for one that is already ending."""
         if not self.thread.is_alive():
             return
-        # As long as records have: a coordinator that is gone is retried without limit.
+        # At most as long as records have: requests to a coordinator that is gone are retried without limit.
         latest = monotonic_s() + self.config.delivery_timeout_ms / 1000
         call = transactions.begin_close()
         while True:
@@ -397,7 +397,7 @@ class Runtime:
         transactions.report_close(call)
 
     def _unfinished(self) -> str:
-        """Says how many records of which topics have no outcome yet, those with most first."""
+        """Describes how many records of which topics have no outcome yet; the largest topics first."""
         counts = sorted(self.accumulator.unfinished().items(), key=lambda item: -item[1])
         named = ", ".join(f"{count} of {name!r}" for name, count in counts[:_NAMED_TOPICS])
         more = sum(count for _, count in counts[_NAMED_TOPICS:])
@@ -419,7 +419,7 @@ def open_runtimes() -> list[Runtime]:
 
 
 def finish(runtime: Runtime) -> None:
-    """Starts closing a collected producer that was not closed. Does not wait, see above."""
+    """Starts closing a collected producer that was not closed. Does not wait: see the module's docstring."""
     ensure_own_process()
     if runtime.closed:
         return

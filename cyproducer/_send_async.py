@@ -1,15 +1,15 @@
 """``send_async()``: sends from asyncio without ever blocking the loop.
 
-Owns waiting as a task wherever ``send()`` would block, and leaving the queue when the task is cancelled. Does
-not own accepting a record (``send/send_path``), which runs the same code as for ``send()``. Everything
-runs on the thread of the task's loop.
+Owns waiting in a task wherever ``send()`` would block, and leaving the queue if the task is cancelled. Does
+not own accepting a record (``send/send_path``), which runs the same code as for ``send()``. Everything runs
+on the thread of the task's loop.
 
 Waiting for memory, the usual reason to wait, needs no thread: a task holds a ``Ticket`` in the pool's queue,
 and the thread that frees memory writes to a descriptor that the loop watches. The rare reasons (slow
 callbacks, an unknown partition, a custom partitioner's topic without metadata) are waited for in the loop's
 executor.
 
-A module of its own because asyncio takes long to import.
+This is a module of its own because asyncio takes a long time to import.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> Rec
 
 
 async def waited(producer: "KafkaProducer", record: "ProducerRecord", reason: WouldBlock) -> RecordFuture:
-    """Gets a record accepted that would have blocked, for ``reason``. The producer has no interceptors."""
+    """Gets a record accepted that would have blocked, due to ``reason``. The producer has no interceptors."""
     try:
         return await accepted(producer, record, extended=producer._extensions is not None, reason=reason)
     except Exception as error:
@@ -127,10 +127,10 @@ async def waited(producer: "KafkaProducer", record: "ProducerRecord", reason: Wo
 async def accepted(
     producer: "KafkaProducer", record: "ProducerRecord", *, extended: bool, reason: WouldBlock | None = None
 ) -> RecordFuture:
-    """Gets a record accepted, awaiting anything that is in the way.
+    """Gets a record accepted, awaiting whatever blocks it.
 
-    ``extended``: the producer's serializers and its custom partitioner run before that. ``reason``: what is
-    in the way, if that is known.
+    ``extended``: the producer's serializers and its custom partitioner run first. ``reason``: what blocks the
+    record, if known.
     """
     loop = asyncio.get_running_loop()
     deadline = monotonic_s() + producer.config.max_block_ms / 1000

@@ -4,7 +4,7 @@ Owns the options, closing, and the contract of the public methods. Does not own 
 accumulator, the sender or the threads (``_runtime``). ``docs/design.md`` follows a record through all of
 them.
 
-Every method is thread-safe. ``_process_hooks.py`` says what a fork does to a producer.
+Every method is thread-safe. ``_process_hooks.py`` describes what a fork does to a producer.
 """
 
 import logging
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
     from cyproducer.types import Headers, K, ProducerOptions, V
 else:
-    # Type variables, for checkers. At run time nothing looks at them.
+    # Type variables, for type checkers. At run time nothing uses them.
     K = V = Any
 
 log = logging.getLogger("cyproducer")
@@ -78,13 +78,13 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
     (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
     attributes and as a mapping. The constructor returns at once and connects in the background.
-    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` shows type
+    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` gives type
     checkers the types of keys and values; see docs/typing.md.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
     one producer between threads.
 
-    After a fork the child's copy works too: it opens connections of its own on first use and leaves the
+    After a fork, the child's copy also works: it opens connections of its own on first use and leaves the
     records that the parent has accepted to the parent. The child's interceptors, serializers and custom
     partitioner are copies of the parent's objects; they are not constructed again. A closed producer stays
     closed. Pickling a producer pickles its options; unpickling makes a new producer from them.
@@ -182,7 +182,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         return Runtime(self.config, self._partitioner)
 
     def _forked(self) -> None:
-        """In a forked child: drops the runtime. Makes new locks, as another thread may have held the old."""
+        """In a forked child: drops the runtime. Makes new locks, as another thread may have held these."""
         if self._running is not None:
             self._finalizer.detach()
         self._making = RLock()
@@ -212,7 +212,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         # Imported here: asyncio would double the import time of this package.
         from cyproducer._send_async import send_async
 
-        # A copy: the caller may change the list meanwhile. What is no list of pairs is refused later.
+        # A copy: the caller may change the list meanwhile. Anything but a list of pairs is refused later.
         pairs: Any = headers
         if isinstance(headers, Iterable) and not isinstance(headers, Mapping):
             pairs = list(headers)
@@ -345,7 +345,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
 
     @classmethod
     def max_usable_produce_magic(cls, api_version: Any = None) -> int:
-        """kafka-python's question for the record format to use. Always 2: every supported broker has it."""
+        """The record format to use, for kafka-python's users. Always 2: every supported broker has it."""
         return 2
 
     @overload
@@ -390,13 +390,13 @@ def _from_options(kind: type[KafkaProducer], options: dict[str, Any]) -> KafkaPr
 
 
 def _check_pickles(name: str, value: Any) -> None:
-    """Raises ``PicklingError`` that names the option; pickle's own error names only the object in it."""
+    """Raises a ``PicklingError`` that names the option; pickle's own error names only the object in it."""
     # Imported here: it takes longer than the rest of this module.
     import pickle
 
     problem = None
-    # Nothing says which pickler is asking. PySpark's and cloudpickle's also take lambdas and what __main__
-    # defines.
+    # It is not known which pickler calls this. PySpark's and cloudpickle's also accept lambdas and what
+    # __main__ defines.
     for module in ("pickle", "cloudpickle", "pyspark.cloudpickle"):
         if module in sys.modules:
             try:

@@ -28,14 +28,15 @@ _BOUNDS = [(bound, str(bound)) for bound in BOUNDS_S]
 class ProducerCollector(Collector):
     """Exposes the metrics of producers: ``prometheus_client.REGISTRY.register(ProducerCollector())``.
 
-    Values are read when Prometheus scrapes; nothing runs between scrapes. A scrape waits for no broker, no
-    thread and no callback, and a record or the sender waits for it for about two microseconds. Closed
-    producers vanish, as do topics that the producer has forgotten. A forked child exposes the producers that
-    it uses itself. Registering a second collector with the same registry raises ``ValueError``.
+    Values are read when Prometheus scrapes; nothing runs between scrapes. A scrape does not wait for a
+    broker, a thread or a callback. A record or the sender waits for a scrape for about two microseconds.
+    Closed producers disappear, as do topics that the producer has forgotten. A forked child exposes the
+    producers that it uses itself. Registering a second collector with the same registry raises
+    ``ValueError``.
 
     Labels: ``client_id``; for brokers ``node``, for topics ``topic``; ``producer`` (2 and up) for further
     open producers with the same ``client_id``. Times are in seconds, sizes in bytes. A gauge without a value
-    yet (a maximum of nothing, the age of metadata that never came) is NaN.
+    yet (a maximum of nothing, the age of metadata that never arrived) is NaN.
 
     Thread-safe. Keeps no producer alive.
 

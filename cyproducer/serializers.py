@@ -1,7 +1,7 @@
-"""Lets serializers of confluent-kafka be ``key_serializer`` and ``value_serializer`` of ``KafkaProducer``.
+"""Adapts confluent-kafka's serializers to ``key_serializer`` and ``value_serializer`` of ``KafkaProducer``.
 
-Owns ``ConfluentSerializer`` and the context it passes on, with confluent-kafka's names. Needs no
-confluent-kafka. Does not own serializers. Thread-safe as far as the serializer is.
+Owns ``ConfluentSerializer`` and the context it passes on, with confluent-kafka's names. Does not need
+confluent-kafka. Does not own serializers. Thread-safe if the serializer is.
 """
 
 import enum
@@ -18,7 +18,7 @@ class MessageField(enum.StrEnum):
 
 
 class SerializationContext:
-    """What a serializer of confluent-kafka gets besides the object.
+    """What a serializer of confluent-kafka gets in addition to the object.
 
     ``headers`` is the record's list of (name, value) pairs, to which the serializer may add.
     """
@@ -32,8 +32,8 @@ class SerializationContext:
 class ConfluentSerializer:
     """Makes a ``key_serializer`` or ``value_serializer`` from a serializer of confluent-kafka.
 
-    ``AvroSerializer``, ``JSONSerializer``, ``ProtobufSerializer`` and any other callable that takes an object
-    and a ``SerializationContext``. Headers that it adds are sent.
+    Accepts ``AvroSerializer``, ``JSONSerializer``, ``ProtobufSerializer`` and any other callable that takes
+    an object and a ``SerializationContext``. Headers that the serializer adds are sent.
     """
 
     def __init__(self, serializer: Callable[[Any, Any], bytes | None], field: str) -> None:
@@ -56,5 +56,5 @@ class ConfluentSerializer:
         self.field = MessageField(field)
 
     def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
-        """Returns what the serializer makes of ``data``."""
+        """Returns the serializer's result for ``data``."""
         return self.serializer(data, SerializationContext(topic, self.field, headers))

@@ -29,8 +29,8 @@ class ProducerRecord(NamedTuple):
 class OffsetAndMetadata(NamedTuple):
     """An offset to commit for a consumer group: that of the next record to read.
 
-    ``metadata`` is a text that the group keeps with it; None is the same as the empty text. ``leader_epoch``
-    is the leader epoch of the record before the offset; -1 or None: unknown.
+    ``metadata`` is a text that the group stores with the offset; None is the same as the empty text.
+    ``leader_epoch`` is the leader epoch of the record before the offset; -1 or None: unknown.
     """
 
     offset: int
@@ -39,9 +39,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's place in its group: with it, the broker refuses offsets of a former member (KIP-447).
+    """A consumer's membership in its group: the broker refuses offsets of a former member (KIP-447).
 
-    ``generation_id`` -1 with ``member_id`` "" is no member: such offsets are not checked.
+    ``generation_id`` -1 with ``member_id`` "" means no member: such offsets are not checked.
     ``group_instance_id`` is None without static membership.
     """
 
@@ -72,12 +72,13 @@ class RecordMetadata(NamedTuple):
 
 
 class PreparedTransaction(NamedTuple):
-    """A transaction whose records are all written, and that anybody may commit or abort.
+    """A transaction whose records are all written, and that any process can commit or abort.
 
     ``KafkaProducer.prepare_transaction()`` returns it; ``cyproducer.transactions`` has ``commit`` and
-    ``abort``. Small, and can be pickled. ``protocol`` is 1, or 2 for KIP-890. ``empty``: nothing was written,
-    so that there is nothing to end. ``offsets`` has the first and the last offset written to each partition;
-    others may have written between them. ``to_json()`` and ``from_json()`` are for files and other languages.
+    ``abort``. Small and picklable. ``protocol`` is 1, or 2 for KIP-890. ``empty``: nothing was written, so
+    there is nothing to end. ``offsets`` has the first and the last offset written to each partition; other
+    producers may have written between them. ``to_json()`` and ``from_json()`` are for files and other
+    languages.
     """
 
     transactional_id: str
@@ -88,7 +89,8 @@ class PreparedTransaction(NamedTuple):
     offsets: dict[TopicPartition, tuple[int, int]]
 
     def to_json(self) -> str:
-        """Returns an object with the fields' names, in one line. ``offsets``: topic, then partition."""
+        """Returns a JSON object with the fields' names, on one line. ``offsets``: by topic, then
+        partition."""
         # Imported here: most programs prepare no transaction.
         import json
 
@@ -99,10 +101,10 @@ class PreparedTransaction(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "PreparedTransaction":
-        """Reads what ``to_json()`` has written.
+        """Reads the result of ``to_json()``.
 
-        ``protocol``, ``empty`` and ``offsets`` may be missing: then it is one of the second protocol that has
-        something, in unknown places.
+        ``protocol``, ``empty`` and ``offsets`` may be missing. The transaction is then one of protocol 2 that
+        is not empty, with unknown offsets.
 
         Raises:
             ValueError: this is not a prepared transaction; the message says what is wrong.
@@ -123,7 +125,7 @@ class PreparedTransaction(NamedTuple):
             ("empty", bool, "true or false"),
         ):
             value = whole.get(name)
-            # Not isinstance(): a truth value is a number to it.
+            # Not isinstance(): a bool is an int.
             right = type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind
             if not right:
                 raise ValueError(f"{name} of a prepared transaction is {wanted}, not {value!r:.100}")

@@ -1,7 +1,7 @@
-"""Transactions from the outside: ends prepared ones in any process, finds open ones, and aborts them.
+"""Administers transactions: ends prepared ones from any process, finds open ones, and aborts them.
 
-Owns the public calls and the connections of ``TransactionAdmin``. Does not own what an answer means
-(``control/transaction_ending``) or who is asked (``clients/transaction_admin``).
+Owns the public calls and the connections of ``TransactionAdmin``. Does not own what a response means
+(``control/transaction_ending``) or which broker gets a request (``clients/transaction_admin``).
 
 ``commit()``, ``abort()`` and the others open connections and close them again. ``TransactionAdmin`` keeps
 them, for programs that call often: opening them takes longer than a call. All of it is thread-safe.
@@ -63,7 +63,7 @@ _NOT_OURS = frozenset(
         "metrics_enabled",
     }
 )
-"""Options of a producer that mean nothing here, so that a producer's whole configuration may be given."""
+"""Options of a producer that are ignored here, so that a producer's whole configuration can be given."""
 
 
 class DescribedTransaction(NamedTuple):
@@ -72,7 +72,7 @@ class DescribedTransaction(NamedTuple):
     ``state`` is the coordinator's name for it: ``Empty``, ``Ongoing``, ``PrepareCommit``, ``PrepareAbort``,
     ``CompleteCommit``, ``CompleteAbort``. ``start_time_ms`` is by the coordinator's clock, in milliseconds
     since the epoch, None without a transaction. ``partitions`` are those of an open transaction that have no
-    marker yet. ``coordinator`` is the node id of the broker that has told.
+    marker yet. ``coordinator`` is the node id of the broker that has returned this.
     """
 
     transactional_id: str
@@ -86,7 +86,7 @@ class DescribedTransaction(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """An open transaction that ``abort_open()`` has found, and its end; None in a dry run."""
+    """An open transaction that ``abort_open()`` has found, and how it ended; None in a dry run."""
 
     transaction: DescribedTransaction
     ended: Ended | None
@@ -100,7 +100,7 @@ class TransactionAdmin:
     """Connections to a cluster for the calls of this module. Thread-safe; a context manager.
 
     ``config`` has a producer's options; those about records and about the producer's own transactions are
-    ignored. The constructor returns at once. A forked child makes its own.
+    ignored. The constructor returns at once. A forked child must make its own.
 
     Raises:
         KafkaConfigurationError: an option is unknown or its value is not allowed.
@@ -137,7 +137,7 @@ class TransactionAdmin:
             user_thread.drain(DRAIN_S)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Waits until a broker has answered, up to ``timeout`` seconds (None: ``max_block_ms``).
+        """Waits until a broker has responded, up to ``timeout`` seconds (None: ``max_block_ms``).
 
         Raises:
             NoBrokersAvailable: none has; the message says what failed for each address.
@@ -157,17 +157,17 @@ class TransactionAdmin:
     def commit_all(
         self, prepared: Iterable[PreparedTransaction], timeout: float | None = None
     ) -> list[Ended]:
-        """Commits several, at the same time, and returns their ends in the same order.
+        """Commits several transactions concurrently, and returns their outcomes in the same order.
 
-        They are not committed as one. If one fails, the others are tried all the same, and then its error is
-        raised; the same call may be repeated.
+        They are not committed atomically. If one fails, the others are still tried, and then its error is
+        raised. The same call can be repeated.
         """
         return self._end_all(prepared, True, False, timeout)
 
     def abort_all(
         self, prepared: Iterable[PreparedTransaction], timeout: float | None = None, *, fence: bool = False
     ) -> list[Ended]:
-        """Aborts several, as ``commit_all()`` commits them."""
+        """Aborts several transactions, as ``commit_all()`` commits them."""
         return self._end_all(prepared, False, fence, timeout)
 
     def list_transactions(
@@ -197,7 +197,7 @@ class TransactionAdmin:
     def _describe_all(
         self, transactional_ids: Iterable[str], timeout: float | None = None
     ) -> list[DescribedTransaction | None]:
-        """Describes several, at the same time; None: there is no such id, or it has expired."""
+        """Describes several ids concurrently; None: there is no such id, or it has expired."""
         deadline, seconds = self._deadline(timeout)
         calls = [Describing(name, self._backoff, random.random) for name in transactional_ids]
         self._asking.run(calls, deadline, seconds, ignore=errors.TransactionalIdNotFoundError)
@@ -235,8 +235,8 @@ class TransactionAdmin:
         self._asking.run(calls, deadline, seconds, ignore=errors.TransactionalIdNotFoundError)
         found = [_described(call) for call in calls if call.result is not None]
         if age_s:
-            # What was described may have begun since it was listed. If the id is listed again, its current
-            # transaction is old enough, and so is the one that was described.
+            # A described transaction may have begun after the id was listed. If the id is listed again, its
+            # current transaction is old enough, and so is the one that was described.
             still = listed()
             found = [each for each in found if still.get(each.transactional_id) == each.producer_id]
         found = [each for each in found if each.state == ONGOING]
@@ -320,15 +320,15 @@ def commit(prepared: PreparedTransaction, config: Config, timeout: float | None 
     ``timeout`` is in seconds, None: ``max_block_ms``.
 
     **Look at the outcome**: ``COMMITTED`` and ``COMMITTED_BEFORE`` mean that the records are there. With
-    ``ABORTED_BEFORE`` they are lost, for example because the broker's timeout was over. With ``FENCED`` and
-    ``UNKNOWN_ID`` nobody knows. All of these are returned, not raised. The call may be repeated.
+    ``ABORTED_BEFORE`` they are lost, for example because the broker's timeout expired. With ``FENCED`` and
+    ``UNKNOWN_ID`` the outcome is unknown. All of these are returned, not raised. The call can be repeated.
 
     Raises:
-        KafkaTimeoutError: the coordinator has not answered in time; says what was waited for. The transaction
-            may be committed or still open: call again.
+        KafkaTimeoutError: the coordinator has not responded in time; the message says what was waited for.
+            The transaction may be committed or still open: call again.
         AuthorizationError: the principal may not Write or Describe the TransactionalId.
-        AbortableError: the broker asks for an abort instead.
-        KafkaConfigurationError: ``config``.
+        AbortableError: the broker requires an abort instead.
+        KafkaConfigurationError: ``config`` has an option that is unknown or not allowed.
     """
     config = hide(config)
     with TransactionAdmin(config) as admin:
@@ -338,11 +338,11 @@ def commit(prepared: PreparedTransaction, config: Config, timeout: float | None 
 def abort(
     prepared: PreparedTransaction, config: Config, timeout: float | None = None, *, fence: bool = False
 ) -> Ended:
-    """Aborts a prepared transaction, from any process. Arguments, outcomes and errors are as of ``commit``.
+    """Aborts a prepared transaction, from any process. Arguments, outcomes and errors: see ``commit``.
 
-    ``fence``: its producer may still be writing, as it has not called ``prepare_transaction()``. Then its
-    epoch must end, too: the second protocol always does that; with the first, InitProducerId follows, and
-    a repeated call answers ``FENCED``.
+    ``fence``: True if the transaction's producer may still be writing, because it has not called
+    ``prepare_transaction()``. Then the producer's epoch must also end. The second protocol always ends the
+    epoch. With the first, an InitProducerId request follows, and a repeated call returns ``FENCED``.
     """
     config = hide(config)
     with TransactionAdmin(config) as admin:
@@ -360,14 +360,14 @@ def list_transactions(
 ) -> list[TransactionListing]:
     """Lists the transactional ids of the cluster that the principal may describe, sorted.
 
-    Asks every broker, and fails if one of them does not answer. ``states``: of these only, see
-    ``DescribedTransaction``; none: of all. ``producer_ids``: none: all. ``prefix``: of the id.
-    ``older_than_s``: open transactions, by the brokers' clocks, that began more than so many seconds ago; 0:
-    all open ones. ``timeout`` is in seconds, None: ``max_block_ms``.
+    Requests the list from every broker, and fails if one of them does not respond. ``states``: only ids in
+    these states, see ``DescribedTransaction``; empty: in all. ``producer_ids``: only these; empty: all.
+    ``prefix``: of the id. ``older_than_s``: only open transactions that began more than this many seconds
+    ago, by the brokers' clocks; 0: all open ones. ``timeout`` is in seconds, None: ``max_block_ms``.
 
     Raises:
-        KafkaTimeoutError: not all brokers have answered in time.
-        UnsupportedVersionError: a broker is older than Kafka 3.0, with ``older_than_s`` above 0 than 3.8.
+        KafkaTimeoutError: not all brokers have responded in time.
+        UnsupportedVersionError: a broker is older than Kafka 3.0, or than 3.8 if ``older_than_s`` is above 0.
         ValueError: there is no such state, or ``older_than_s`` is given with states that are not open.
     """
     config = hide(config)
@@ -384,11 +384,11 @@ def list_transactions(
 def describe_transaction(
     transactional_id: str, config: Config, timeout: float | None = None
 ) -> DescribedTransaction:
-    """Asks the coordinator of a transactional id for its state. ``timeout`` as of ``commit``.
+    """Requests the state of a transactional id from its coordinator. ``timeout`` is that of ``commit``.
 
     Raises:
         TransactionalIdNotFoundError: there is no such id, or it has expired.
-        KafkaTimeoutError: the coordinator has not answered in time.
+        KafkaTimeoutError: the coordinator has not responded in time.
         UnsupportedVersionError: the coordinator is older than Kafka 3.0.
     """
     config = hide(config)
@@ -407,17 +407,18 @@ def abort_open(
     """Aborts the open transactions whose transactional ids begin with ``prefix``.
 
     Each is aborted by EndTxn with the identity that its coordinator describes, so that a transaction that
-    begins meanwhile is left alone. Its producer, if it lives, is fenced: it can neither write nor commit.
-    With the first protocol, whose epochs last, that has a gap of milliseconds, see docs/transactions.md.
-    Transactions that are committed or aborted already and wait for their markers are left alone.
+    begins meanwhile is not aborted. Its producer, if it still runs, is fenced: it can neither write nor
+    commit. With the first protocol, which keeps the epoch from one transaction to the next, there is a gap of
+    milliseconds, see docs/transactions.md. Transactions that are already committed or aborted and wait for
+    their markers are not aborted.
 
-    ``older_than_s``: only those that are open for longer, by the brokers' clocks. ``dry_run``: returns them,
-    and does nothing. ``timeout`` as of ``commit``.
+    ``older_than_s``: only those that have been open for longer, by the brokers' clocks. ``dry_run``: returns
+    them without aborting them. ``timeout`` is that of ``commit``.
 
     Raises:
         ValueError: ``prefix`` is empty.
-        KafkaTimeoutError: not all of it was done in time; call again.
-        UnsupportedVersionError: as of ``list_transactions``.
+        KafkaTimeoutError: not everything was done in time; call again.
+        UnsupportedVersionError: as for ``list_transactions``.
     """
     config = hide(config)
     with TransactionAdmin(config) as admin:

@@ -1,8 +1,8 @@
-"""Types for annotations in users' programs: the options by name, and what objects a user may pass.
+"""Types for annotations in users' programs: the options by name, and the objects that a user can pass.
 
 Owns ``ProducerOptions`` and the protocols of serializers, partitioners, interceptors, metric reporters and
-token providers. Nothing here does anything at run time, and nothing in the package imports this module when
-it runs. The classes that exist at run time (``RecordFuture``, ``RecordMetadata``, ...) are in ``cyproducer``.
+token providers. This module does nothing at run time, and no other module of the package imports it at run
+time. The classes that exist at run time (``RecordFuture``, ``RecordMetadata``, ...) are in ``cyproducer``.
 
 ``tools/option_types.py`` writes ``ProducerOptions``, from the table of options (``config.options``).
 """
@@ -61,7 +61,7 @@ class Serializer(Protocol[T]):
     """An object for ``key_serializer`` or ``value_serializer``, with kafka-python 3's interface."""
 
     def serialize(self, topic: str, headers: Any, data: T, /) -> Buffer | None:
-        """Returns the bytes of a key or value. Also called for None, when ``send()`` gets none."""
+        """Returns the bytes of a key or value. Also called with None, if ``send()`` gets no key or value."""
 
 
 SerializerOption: TypeAlias = Callable[[T], Buffer | None] | Serializer[T]
@@ -106,7 +106,7 @@ class SendInterceptor(Protocol):
 
 
 class AcknowledgementInterceptor(Protocol):
-    """An interceptor that learns each record's outcome."""
+    """An interceptor that is notified of each record's outcome."""
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Any, /) -> object:
         """``error`` is an exception, or None if the record was acknowledged."""
