@@ -89,8 +89,7 @@ class PreparedTransaction(NamedTuple):
     offsets: dict[TopicPartition, tuple[int, int]]
 
     def to_json(self) -> str:
-        """Returns a JSON object with the fields' names, on one line. ``offsets``: by topic, then
-        partition."""
+        """Returns a JSON object with the fields' names in one line. ``offsets``: by topic, then partition."""
         # Imported here: most programs prepare no transaction.
         import json
 
