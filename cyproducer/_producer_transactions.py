@@ -78,7 +78,7 @@ class TransactionalCalls:
         Raises:
             AbortableError: the group or a partition refuses the offsets: abort the transaction. If the group
                 has rebalanced, the cause says so.
-            KafkaTimeoutError: not acknowledged in time; repeat the call, with the same offsets, to wait further.
+            KafkaTimeoutError: not acknowledged in time; repeat the call with the same offsets to wait on.
             TypeError, ValueError: the arguments; nothing was sent.
             IllegalStateError: no transaction is open.
         """
@@ -170,11 +170,11 @@ class TransactionalCalls:
         await self._in_thread(self.send_offsets_to_transaction, offsets, group, timeout)
 
     async def commit_transaction_async(self, timeout: float | None = None) -> None:
-        """``commit_transaction()`` for asyncio: lets the loop run. A cancelled task does not stop the commit."""
+        """``commit_transaction()`` for asyncio: lets the loop run. Cancelling the task does not stop it."""
         await self._in_thread(self.commit_transaction, timeout)
 
     async def abort_transaction_async(self, timeout: float | None = None) -> None:
-        """``abort_transaction()`` for asyncio: lets the loop run. A cancelled task does not stop the abort."""
+        """``abort_transaction()`` for asyncio: lets the loop run. Cancelling the task does not stop it."""
         await self._in_thread(self.abort_transaction, timeout)
 
     async def prepare_transaction_async(self, timeout: float | None = None) -> PreparedTransaction:
