@@ -21,7 +21,7 @@ from cyproducer.producer import KafkaProducer
 
 # Reentrant: a signal handler may close a producer in the middle of a scrape.
 _lock = threading.RLock()
-#: A runtime, or what an exporter keeps of one -> its client id and number.
+#: A runtime, or the object that holds the number of a closed one -> its client id and number.
 _numbers: weakref.WeakKeyDictionary[object, tuple[str, int]] = weakref.WeakKeyDictionary()
 
 

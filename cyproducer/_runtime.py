@@ -122,7 +122,7 @@ class Runtime:
         """
         Args:
             config: the producer's options.
-            partitioner: what the option ``partitioner`` means.
+            partitioner: the option ``partitioner``, resolved.
             callbacks: runs the callbacks; None: a thread of this producer's own.
         """
         self.config = config
@@ -152,7 +152,7 @@ class Runtime:
         self.closed = False
         user_thread.use_greenlet()
         self.thread = new_thread(self._run, f"cyproducer-sender | {config.client_id}")
-        # Last: the exit of the process closes what is in here.
+        # Last: the exit of the process closes the runtimes in this set.
         _runtimes.add(self)
 
     def start(self) -> None:
@@ -268,7 +268,7 @@ class Runtime:
             client.give_up(call)
 
     def close(self, timeout_s: float, unasked: bool = False) -> int:
-        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns the records lost.
+        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns the number lost.
 
         If several threads close, the earliest deadline applies to all. ``unasked``: the program did not call
         the producer's ``close()``, so losses are logged here.

@@ -78,7 +78,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
     (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
     attributes and as a mapping. The constructor returns at once and connects in the background.
-    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` gives type
+    ``wait_ready()`` waits for the connection and reports failures. ``KafkaProducer[K, V]`` gives type
     checkers the types of keys and values; see docs/typing.md.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
@@ -337,7 +337,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``max_block_ms``.
 
-        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is not a string.
         """
         topic = legal_topic(topic)
         view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)

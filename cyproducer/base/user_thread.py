@@ -162,7 +162,7 @@ class UserThread:
                 job()
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt) and not self.is_current():
-                    # The main thread runs the jobs, and Ctrl-C is meant for what it waits for.
+                    # The main thread runs the jobs, and Ctrl-C is meant for the call that it waits in.
                     raise
                 # The handler raised an exception, possibly SystemExit. The following jobs must still run.
                 _print_error()

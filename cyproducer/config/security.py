@@ -233,7 +233,7 @@ _CLIENT: Final = "sasl_oauthbearer_client_credentials_client_"
 
 
 def _check_oauth(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
-    """The rules of OAUTHBEARER: a provider of the user's, or an endpoint and the options that it needs."""
+    """The rules of OAUTHBEARER: a provider from the user, or an endpoint and the options that it needs."""
     url, provider = values[_ENDPOINT], values["sasl_oauth_token_provider"]
     if provider is None and url is None:
         raise KafkaConfigurationError(

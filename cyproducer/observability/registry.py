@@ -222,7 +222,7 @@ class Registry:
 
 
 def _call(reporter: Any, method: str, *arguments: Any) -> None:
-    """Calls a reporter's method if it has one. Logs what it raises, so that it can't stop the producer."""
+    """Calls a reporter's method if it has one. Logs exceptions, so that they can't stop the producer."""
     try:
         called = getattr(reporter, method, None)
         if called is not None:
