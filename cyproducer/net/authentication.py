@@ -1,10 +1,10 @@
 """Authenticates one connection: SaslHandshake, then SaslAuthenticate requests until the mechanism is done.
 
-Owns the order of the requests (KIP-43, KIP-152), and when the session must be renewed (KIP-368). Does not own
-the messages of a mechanism (``security/sasl``), or the connection (``connector``).
+Owns the order of the requests (KIP-43, KIP-152) and the time at which the session must be renewed (KIP-368).
+Does not own the messages of a mechanism (``security/sasl``), or the connection (``connector``).
 
-While a connection authenticates again, it carries no other requests: a broker closes it if there is one
-between the two kinds. Requests before them are answered first.
+While a connection re-authenticates, it carries no other requests: a broker closes it if another request
+arrives between SaslHandshake and SaslAuthenticate. Requests sent before these are answered first.
 
 Runs with the loop lock held.
 """
@@ -22,10 +22,11 @@ from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
 from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
-#: A broker refuses to authenticate a connection again within a second.
+#: A broker refuses to re-authenticate a connection within a second.
 LEAST_INTERVAL_MS = 1050.0
-#: What conversations, and what they compute, raise with a message for users. All but the first are tried
-#: again soon: an endpoint for tokens that does not answer is like a broker that doesn't.
+#: The errors with a message for users, raised by conversations and by the functions that they compute with.
+#: All but the first are retried soon: a token endpoint that does not respond is treated like a broker that
+#: does not respond.
 EXPLAINED = (
     errors.SaslAuthenticationFailedError,
     errors.KafkaTimeoutError,
@@ -34,7 +35,7 @@ EXPLAINED = (
 
 
 class Authentication:
-    """The authentication of one connection, repeated when the broker ends the session."""
+    """The authentication of one connection, repeated before its session ends."""
 
     def __init__(
         self,
@@ -50,9 +51,9 @@ class Authentication:
         Args:
             config: the producer's options.
             where: the address, for messages.
-            converse: makes the conversation of the mechanism.
-            background: runs what may block.
-            rng: a float in [0, 1), so that connections do not renew their sessions all at once.
+            converse: creates the mechanism's conversation.
+            background: runs calls that may block.
+            rng: returns a float in [0, 1), so that connections do not all renew their sessions at once.
             send_handshake: sends a SaslHandshake request for the mechanism.
             send_authenticate: sends a SaslAuthenticate request.
         """
@@ -82,9 +83,9 @@ class Authentication:
         self.ends_at_ms = math.inf
 
     def begin(self) -> None:
-        """Begins; ``resume``, ``on_handshake`` and ``on_authenticate`` continue.
+        """Begins an authentication, which ``resume``, ``on_handshake`` and ``on_authenticate`` continue.
 
-        Raises KafkaError if that is not possible.
+        Raises KafkaError if it can't begin.
         """
         self._first, self._rounds, self.failed = None, 0, False
         self._conversation = self._converse()
@@ -92,32 +93,32 @@ class Authentication:
 
     @property
     def unsent(self) -> bool:
-        """Whether nothing of this round has been sent: the session before still counts."""
+        """Whether no request of this authentication has been sent: the previous session is still valid."""
         return self._first is None
 
     @property
     def waits_for(self) -> str:
-        """What another thread has not brought yet, for messages; empty if it is the broker's turn."""
+        """The outstanding result of another thread, for messages; empty if the broker must respond next."""
         return self._task_brings if self._task is not None else ""
 
     @property
     def was_accepted(self) -> bool:
-        """Whether the broker has accepted this client on this connection: what follows are renewals."""
+        """Whether the broker has accepted this client on this connection: any later round is a renewal."""
         return self._done_ms > -math.inf
 
     @property
     def waits_for_task(self) -> bool:
-        """Whether ``resume`` must be called: what runs on another thread is done."""
+        """Whether ``resume`` must be called: the task on another thread is done."""
         return self._task is not None and self._task.done
 
     def resume(self) -> None:
-        """Continues with the result of another thread. Raises KafkaError if it failed."""
+        """Continues with the result of the task on another thread. Raises KafkaError if the task failed."""
         assert self._task is not None
         task, self._task = self._task, None
         if isinstance(task.error, EXPLAINED):
             raise self._placed(task.error) from None
         if task.error is not None:
-            # Not its repr(), nor the error itself: those of UnicodeError contain the text.
+            # Shows no repr(), and no UnicodeError as the cause: both contain the text, a credential.
             raise errors.SaslAuthenticationFailedError(
                 f"{self._where}: {self._mechanism}: getting the credentials failed: "
                 f"{type(task.error).__name__}: {task.error}"
@@ -125,7 +126,7 @@ class Authentication:
         self._continue(task.result)
 
     def _continue(self, reply: Any) -> bool:
-        """Gives the conversation a reply, and does what it asks for; returns whether it is over."""
+        """Passes a reply to the conversation and performs its next step; returns whether it is complete."""
         assert self._conversation is not None
         try:
             asked = self._conversation.send(reply)
@@ -159,7 +160,7 @@ class Authentication:
         return kind(f"{self._where}: {self._mechanism}: {text}")
 
     def on_handshake(self, response: SaslHandshakeResponse) -> None:
-        """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""
+        """Handles the SaslHandshake response. Raises KafkaError if the broker rejects the mechanism."""
         code = response.error_code
         if code == UNSUPPORTED_MECHANISM:
             listed = printable(", ".join(response.mechanisms), MOST_TEXT) or "none"
@@ -181,7 +182,7 @@ class Authentication:
     def on_authenticate(self, response: SaslAuthenticateResponse, now_ms: float) -> bool:
         """Handles a SaslAuthenticate response; returns whether the connection is authenticated.
 
-        Raises KafkaError if the broker refuses, or breaks the mechanism's rules.
+        Raises KafkaError if the broker refuses this client, or violates the rules of the mechanism.
         """
         self._rounds += 1
         if response.error_code:
@@ -194,7 +195,7 @@ class Authentication:
         lifetime = response.session_lifetime_ms
         self.renew_at_ms = self.ends_at_ms = math.inf
         if lifetime > 0:
-            # The broker's clock has run since some time between the request and its response.
+            # On the broker, the session began at some time between the request and its response.
             began_ms = max(self.asked_ms, now_ms - lifetime / 2)
             self.ends_at_ms = began_ms + lifetime
             self.renew_at_ms = began_ms + lifetime * (0.85 + 0.1 * self._rng())

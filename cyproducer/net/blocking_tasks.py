@@ -1,7 +1,7 @@
-"""Runs blocking calls and users' code on threads of their own, and wakes the loop when they finish.
+"""Runs blocking calls and users' code on separate threads, and wakes the loop when they finish.
 
-Owns one daemon thread per running task. Does not own what the tasks do: reading certificates, calling a
-function that returns a password. The sender's thread starts tasks and looks at them; it never waits.
+Owns one daemon thread per running task. Does not own the tasks' code, such as reading certificates or calling
+a function that returns a password. The sender's thread starts and polls tasks; it never waits for them.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from cyproducer.base.user_thread import start_thread
 T = TypeVar("T")
 
 MOST_TASKS = 64
-"""Calls that run at once. More means that they hang; each would cost another thread."""
+"""The most calls that run concurrently. More would mean that calls hang; each would cost another thread."""
 
 
 class Task(Generic[T]):
-    """One call. ``done`` is set last: with it, ``result`` or ``error`` is final."""
+    """One call. ``done`` is set last: once it is set, ``result`` or ``error`` is final."""
 
     __slots__ = ("done", "error", "result")
 
@@ -38,7 +38,7 @@ class Background:
         self._running = 0
 
     def start(self, function: Callable[[], T]) -> Task[T]:
-        """Calls the function on a new thread. If no thread can be started, the task has that as its error."""
+        """Calls the function on a new thread. If no thread can be started, the task fails with that error."""
         task: Task[T] = Task()
         with self._lock:
             if self._running < MOST_TASKS:
@@ -71,6 +71,6 @@ class Background:
                 self._wake()
 
     def close(self) -> None:
-        """``wake`` is not called after this has returned. Running tasks end by themselves."""
+        """Ensures that ``wake`` is not called once this method returns. Running tasks end on their own."""
         with self._lock:
             self._closed = True

@@ -47,7 +47,7 @@ cdef class Connection:
         transport_throttle(self.transport, throttle_ms, cyp_ms_ns(now_ms))
 
     def throttled_ms(self, double now_ms):
-        """Returns for how many milliseconds the broker throttles this client; 0 if it does not."""
+        """Returns the remaining throttle time in milliseconds; 0 if this client is not throttled."""
         return max(0.0, self.transport.throttled_until_ns / 1e6 - now_ms)
 
     def use_tls(self, TlsSession session not None):
@@ -56,7 +56,7 @@ cdef class Connection:
         self.tls = session
 
     def end_tls(self):
-        """Sends close_notify, if the socket takes it, and frees the session's objects.
+        """Sends close_notify, if the socket accepts it, and frees the session's objects.
 
         The connection sends and receives nothing afterwards.
         """
@@ -71,12 +71,12 @@ cdef class Connection:
 
     @property
     def ready(self):
-        """Whether Produce requests are sent on it: the handshake is finished."""
+        """Whether Produce requests can be sent on this connection: the handshake is complete."""
         return self.transport.state == READY
 
     @property
     def held(self):
-        """Whether it authenticates again, and carries no other requests."""
+        """Whether the connection is re-authenticating, and carries no other requests."""
         return bool(self.transport.held)
 
     @property
@@ -91,7 +91,7 @@ cdef class Connection:
 
     @property
     def last_used_ns(self):
-        """When bytes were last sent or received (ns), apart from those that authenticate; 0 if never."""
+        """When bytes were last sent or received (ns), not counting authentication; 0 if never."""
         return self.transport.last_used_ns
 
     def __repr__(self):
@@ -99,7 +99,7 @@ cdef class Connection:
 
 
 cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max):
-    """Makes a connection over a non-blocking socket."""
+    """Creates a connection over a non-blocking socket."""
     cdef Connection connection = Connection.__new__(Connection)
     connection.sock = sock
     connection.node_id = node_id

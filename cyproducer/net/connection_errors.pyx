@@ -1,4 +1,4 @@
-"""Makes the errors that end a connection.
+"""Creates the errors that end a connection.
 
 Owns the messages and classes of these errors. Does not detect the faults (``transport``,
 ``produce_response``). Runs with the GIL.
@@ -18,7 +18,7 @@ from cyproducer.wire.protocol import frame_looks_like
 
 
 cdef object socket_error(Transport* transport, int64_t why):
-    """A read or write failed, or the peer closed the connection; ``why``: an ``Io``."""
+    """Returns the error for a failed read or write, or a connection closed by the peer. ``why``: an Io."""
     where = (<Connection>transport.owner).where
     if why == IO_CLOSED:
         return KafkaConnectionError(f"{where} closed the connection")
@@ -28,7 +28,7 @@ cdef object socket_error(Transport* transport, int64_t why):
 
 
 cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size):
-    """A response that does not match the oldest request."""
+    """Returns the error for a response that does not match the oldest request."""
     where = (<Connection>transport.owner).where
     got = <int32_t>get_u32(frame)
     if transport.first_awaiting == NULL:
@@ -43,7 +43,7 @@ cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size):
 
 
 cdef object wrong_length(Transport* transport, int64_t at):
-    """A frame with an invalid length: most likely the server speaks another protocol."""
+    """Returns the error for a frame with an invalid length: probably, the server speaks another protocol."""
     where = (<Connection>transport.owner).where
     start = PyBytes_FromStringAndSize(<char*>transport.inbox + at, min(transport.inbox_used - at, 64))
     other = frame_looks_like(start)

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from cyproducer.security.tokens import Token, Tokens
 
 
-#: New connections wait this long for certificates that are read again; later ones use those read before.
+#: Connections opened within this time after a reload began wait for the reloaded certificates; later ones use
+#: the certificates loaded before.
 PATIENCE_WITH_RELOAD_MS = 5000.0
-#: How long to wait at most after fetching credentials failed, while the old session or token still counts.
+#: The longest delay before fetching credentials again after a failure, while the old session or token is
+#: still valid.
 RETRY_CREDENTIALS_MS = 1000.0
-#: Trying again soon would not help, and may lock the account.
+#: Errors after which retrying soon would not help, and might lock the account.
 AUTHENTICATION_ERRORS = (
     errors.SaslAuthenticationFailedError,
     errors.UnsupportedSaslMechanismError,
@@ -66,9 +68,10 @@ class Handshake:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        #: None without SASL, and before it begins.
+        #: None without SASL, and before the authentication begins.
         self.authentication: Authentication | None = None
-        #: What comes before Kafka's protocol: the stages left, and the current one; None when it has begun.
+        #: The stages before Kafka's protocol: those left, and the current one, which is None once Kafka's
+        #: protocol has begun.
         self.stages: Iterator[Stage] = iter(())
         self.stage: Stage | None = None
         #: API -> the version to use. After the handshake, APIs that the broker does not support are missing;
@@ -77,7 +80,7 @@ class Handshake:
 
 
 class Connector:
-    """All connections of one producer. Brokers have their node ids; bootstrap addresses have ids below 0."""
+    """All connections of one producer. Brokers have their node ids; bootstrap addresses have negative ids."""
 
     def __init__(
         self,
@@ -98,20 +101,20 @@ class Connector:
             config: the producer's options.
             loop: reads and writes the connections.
             clock: the loop's clock.
-            rng: a float in [0, 1), for jitter and the choice among brokers.
+            rng: returns a float in [0, 1), for jitter and the choice among brokers.
             on_failure: called for each failure, with the error and the time in milliseconds.
-            on_features: called with what each broker supports, and the time in milliseconds.
+            on_features: called with each broker's ApiVersions response, and the time in milliseconds.
             on_authenticated: called when a broker has accepted this client's credentials.
-            open_socket: makes a non-blocking, connecting socket; for tests and simulators.
+            open_socket: creates a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
             background: for simulators.
         """
         self._config = config
         self._log = Log("cyproducer", config.client_id)
-        #: Runs what may block on threads of its own, until ``close()``.
+        #: Runs calls that may block on separate threads, until ``close()``.
         self.background = background or Background(loop.request_control)
-        # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
-        # import would leave a module that no thread of the child completes.
+        # Rarely needed modules are imported here, not on the sender's thread: after a fork during an import,
+        # no thread of the child would finish importing the module.
         #: None: connections go to the brokers directly.
         self._proxy: Proxy | None = None
         if config.proxy is not None:
@@ -120,7 +123,7 @@ class Connector:
 
             self._proxy_stage = proxy.ProxyStage
             self._proxy = parse_proxy(config.proxy)
-        # Node id -> the call of ``broker_address``, and the address to connect to.
+        # Node id -> the pending call of ``broker_address``, and node id -> the address to connect to.
         self._mappings: dict[int, Task[tuple[str, int]]] = {}
         self._targets: dict[int, tuple[str, int]] = {}
         #: None: connections are not encrypted.
@@ -129,7 +132,7 @@ class Connector:
         self._reload_began_ms = 0.0
         self._told_slow = False
         self._warned_too_old = False
-        #: Makes the conversation of a SASL mechanism with a host; None without SASL.
+        #: Creates the conversation of a SASL mechanism with a host; None without SASL.
         self._converse: Callable[[str], Conversation] | None = None
         #: None for mechanisms without tokens.
         self._tokens: Tokens | None = None
@@ -180,11 +183,11 @@ class Connector:
     # Any thread
 
     def any_ready(self) -> bool:
-        """Whether a connection is up, handshake included."""
+        """Whether any connection has completed its handshake."""
         return any(connection.ready for connection in list(self.connections.values()))
 
     def diagnosis(self) -> str:
-        """Describes failing addresses with their last error, pending look-ups and throttling; or is empty."""
+        """Describes failing addresses with their errors, pending look-ups and throttling; may be empty."""
         now_ms = self._clock.monotonic_ns() / 1e6
         parts = [self.states.diagnosis(now_ms)]
         parts += [f"still looking up {each.host}:{each.port}" for each in list(self._resolving)]
@@ -203,14 +206,14 @@ class Connector:
         ]
 
     def throttled_ms(self, now_ms: float) -> float:
-        """Returns the milliseconds until the first throttling broker takes requests; infinity if none."""
+        """Returns the milliseconds until the first broker ends its throttling; infinity if none throttles."""
         waits = [c.throttled_ms(now_ms) for c in list(self.connections.values()) if c.ready]
         return min((wait for wait in waits if wait > 0), default=math.inf)
 
     # Opening
 
     def tick(self, now_ms: float) -> float:
-        """Handles resolved names, ends what timed out, and closes idle connections.
+        """Handles resolved names, fails attempts that timed out, and closes idle connections.
 
         Returns the milliseconds until the next event is due.
         """
@@ -267,10 +270,10 @@ class Connector:
     def connection_for(
         self, node_id: int | None, candidates: Sequence[int], now_ms: float
     ) -> tuple[Connection | None, float | None]:
-        """Returns a free connection to a node, or to any broker; if there is none, connects.
+        """Returns a free connection to a node, or to any broker; if there is none, begins to connect.
 
-        Without a connection, also returns the milliseconds until the next attempt, unless an event comes
-        earlier; None if the node is unknown, or could not be reached just now.
+        If it returns no connection, the second value is the number of milliseconds until the next attempt,
+        unless an event occurs earlier; None if the node is unknown, or in backoff after a failure.
 
         Args:
             node_id: the node; None: any broker.
@@ -282,14 +285,14 @@ class Connector:
             return min(free, key=lambda c: (c.in_flight, self._rng())), 0
         if node_id is not None:
             return None, self._reach(node_id, now_ms)
-        # If all connected brokers throttle, another one may not.
+        # If all connected brokers throttle this client, another broker might not.
         return None, min(self._seek(candidates, now_ms), self.throttled_ms(now_ms))
 
     def _reach(self, node_id: int, now_ms: float) -> float | None:
-        """Connects to a node that there is no free connection to.
+        """Connects to a node that has no free connection.
 
-        Returns the milliseconds until the next attempt, unless an event comes earlier; None if the node is
-        unknown, or could not be reached just now.
+        Returns the milliseconds until the next attempt, unless an event occurs earlier; None if the node is
+        unknown, or in backoff after a failure.
         """
         if node_id not in self.states:
             return None
@@ -301,12 +304,12 @@ class Connector:
         return min(self.throttled_ms(now_ms), self.states.next_event_ms(now_ms))
 
     def _look_up(self, node_id: int, host: str, port: int, canonical: bool, now_ms: float) -> None:
-        """Looks up the host, or that of the proxy, which looks the host up itself."""
+        """Looks up the host, or the proxy's host instead: a proxy looks up the broker's host itself."""
         self._targets[node_id] = (host, port)
         if self._proxy is not None:
             host, port, canonical = self._proxy.host, self._proxy.port, False
         self._resolving[self._resolver.resolve(host, port, canonical)] = node_id
-        # For a literal address, the answer is already there.
+        # For a literal address, the answer is already available.
         self._take_resolutions(now_ms)
 
     def _take_mappings(self, now_ms: float) -> None:
@@ -323,7 +326,7 @@ class Connector:
             self._fail_look_up(node_id, error, now_ms, advise=False)
 
     def _is_resolving(self, node_id: int, now_ms: float) -> bool:
-        """Whether a node waits for its addresses: it may have been removed and added again meanwhile."""
+        """Whether a node still waits for its addresses: it may have been removed and re-added meanwhile."""
         return node_id in self.states and self.states.state(node_id, now_ms) is ConnectionState.RESOLVING
 
     def _fail_look_up(
@@ -335,9 +338,9 @@ class Connector:
         self._on_failure(_placed(error, f"{host}:{port}", advice), now_ms)
 
     def _seek(self, candidates: Sequence[int], now_ms: float) -> float:
-        """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
+        """Connects to one of these nodes; if that takes too long, also to the next one, in parallel.
 
-        Returns the milliseconds until the next attempt, unless an event comes earlier.
+        Returns the milliseconds until the next attempt, unless an event occurs earlier.
         """
         start = int(self._rng() * len(candidates))
         order = [*candidates[start:], *candidates[:start]]
@@ -394,7 +397,7 @@ class Connector:
     # The handshake
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
-        """Connecting has succeeded or failed, or the socket is writable again during the handshake."""
+        """Handles a connect that succeeded or failed, or a socket that is ready during the handshake."""
         if connection.connected:
             if connection.handshake.stage is not None:
                 self._advance(connection, now_ms)
@@ -412,7 +415,7 @@ class Connector:
         self._advance(connection, now_ms)
 
     def _advance(self, connection: Connection, now_ms: float) -> None:
-        """Goes through the stages as far as the socket is ready; after the last, begins Kafka's protocol."""
+        """Runs the stages until one must wait; after the last one, begins Kafka's protocol."""
         handshake = connection.handshake
         try:
             while handshake.stage is None or (writes := handshake.stage.step(connection.sock)) is None:
@@ -437,7 +440,7 @@ class Connector:
             self._loop.close_connection(connection, error)
 
     def _stages(self, connection: Connection) -> Iterator[Stage]:
-        """The stages of a connection, in order. What follows a ``yield`` runs when that stage is complete."""
+        """Yields a connection's stages in order. Code after a ``yield`` runs when its stage is complete."""
         if self._proxy is not None:
             yield self._proxy_stage(self._proxy, *self._targets[connection.node_id])
         if self._tls is None:
@@ -447,7 +450,7 @@ class Connector:
         if self._reload is None and self._tls.has_files:
             self._reload = self.background.start(self._tls.reload)
             self._reload_began_ms = now_ms
-        # A function for the key's password that hangs must not keep all connections from being made.
+        # If a function that returns the key's password hangs, it must not block all new connections.
         if self._reload is not None and now_ms - self._reload_began_ms < PATIENCE_WITH_RELOAD_MS:
             yield Waiting(self._reload)
             self._take_reload()
@@ -463,7 +466,7 @@ class Connector:
         connection.use_tls(session)
 
     def _take_reload(self) -> None:
-        """Notices that the certificates were read again, or could not be."""
+        """Takes note of a finished reload of the certificates; logs its error if it failed."""
         if self._reload is None or not self._reload.done:
             return
         if self._reload.error is not None:
@@ -479,13 +482,13 @@ class Connector:
     def _on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
     ) -> None:
-        """Handles the ApiVersions response: repeats the request in another version, or ends the handshake.
+        """Handles the ApiVersions response: repeats the request in another version, or ends this exchange.
 
         Raises:
             KafkaError: the response is an error, or there is no common version.
         """
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            # The response is in version 0 and has the supported ranges (KIP-511); old brokers send none.
+            # The response has version 0 and lists the supported versions (KIP-511); old brokers list none.
             highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
             connection.handshake.versions[API_VERSIONS] = max(0, min(highest, version - 1))
             self._ask_versions(connection)
@@ -498,7 +501,7 @@ class Connector:
         self._close_bootstrap(connection)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
-        """Ends the handshake: the connection can be used from now on."""
+        """Ends the ApiVersions exchange: the connection becomes ready, or begins SASL authentication."""
         connection.handshake.versions = negotiate(versions)
         if is_too_old(versions) and not self._warned_too_old:
             self._warned_too_old = True
@@ -531,7 +534,7 @@ class Connector:
         def send_handshake(mechanism: str) -> None:
             version, number = versions[SASL_HANDSHAKE], connection.next_correlation_id()
             frame = protocol.encode_sasl_handshake(version, number, client_id, mechanism)
-            # From here on, the broker closes the connection if it gets another request.
+            # From here on, the broker closes the connection if it receives any other request.
             self._loop.hold(connection, True)
             self.request(connection, SASL_HANDSHAKE, version, number, frame, self._on_sasl_handshake)
 
@@ -559,9 +562,10 @@ class Connector:
         )
 
     def _broker_name(self, connection: Connection) -> str:
-        """The host by which a mechanism knows a broker: as configured or advertised, or its canonical name.
+        """Returns the host name of a broker for SASL: as configured or advertised, or its canonical name.
 
-        Not that of a proxy, or of ``broker_address``, both of which only change where to connect to.
+        Never the host of a proxy, or the one that ``broker_address`` returns: these change only the address
+        to connect to.
         """
         if connection.node_id < 0 and self._proxy is None:
             address: Address = connection.handshake.address
@@ -572,7 +576,7 @@ class Connector:
     def _on_sasl_handshake(
         self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
     ) -> None:
-        """Handles the SaslHandshake response. Raises KafkaError if there is no such mechanism."""
+        """Handles the SaslHandshake response. Raises KafkaError if the broker rejects the mechanism."""
         authentication = connection.handshake.authentication
         assert authentication is not None
         authentication.on_handshake(response)
@@ -592,7 +596,7 @@ class Connector:
         self._close_bootstrap(connection)
 
     def _authenticate_again(self, now_ms: float) -> float:
-        """Continues authentications and begins those that are due; returns the time until the next, in ms."""
+        """Continues authentications and begins those that are due; returns the ms until the next step."""
         due_ms = self._fetch_token(now_ms)
         for connection in list(self.connections.values()):
             authentication = connection.handshake.authentication
@@ -605,16 +609,16 @@ class Connector:
         return due_ms - now_ms
 
     def _fetch_token(self, now_ms: float) -> float:
-        """Fetches a token ahead of the end of the one in use; returns when that is due.
+        """Fetches a new token before the current one expires; returns when that is due.
 
-        Not while there is no connection: the next authentication fetches one if necessary.
+        Does nothing while there is no connection: the next authentication fetches a token if necessary.
         """
         if self._fetch is not None and self._fetch.done:
             if (error := self._fetch.error) is not None:
                 self._log.warning("getting a new token failed: %s: %s", type(error).__name__, error)
             self._fetch = None
-            # The token is still due if it brought nothing: another thread calls the provider, or no thread
-            # could be started.
+            # If the task fetched nothing, a new token is still due: another thread is calling the provider,
+            # or no thread could be started.
             self._fetch_from_ms = now_ms + RETRY_CREDENTIALS_MS
         if self._tokens is None or self._fetch is not None or not self.any_ready():
             return math.inf
@@ -627,8 +631,8 @@ class Connector:
     def _renew(self, connection: Connection, authentication: "Authentication", now_ms: float) -> float:
         """Continues an authentication, or renews a session; returns when the next step is due.
 
-        The credentials are fetched while the old session still counts. Only the requests themselves hold the
-        connection, or the end of the session.
+        The credentials are fetched while the old session is still valid. The connection is held only during
+        the requests themselves, and once the old session has ended.
         """
         if authentication.waits_for_task:
             try:
@@ -651,7 +655,7 @@ class Connector:
         self._loop.hold(connection, True)
         if not authentication.unsent:
             return begin_ms
-        # A session may end before a new one may begin.
+        # A session can end before the broker allows a new one to begin: see LEAST_INTERVAL_MS.
         waiting_since_ms = max(authentication.ends_at_ms, authentication.may_begin_ms())
         limit_ms = waiting_since_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
@@ -662,7 +666,7 @@ class Connector:
         return min(begin_ms, limit_ms)
 
     def _finish(self, connection: Connection, now_ms: float) -> None:
-        """Everything is agreed with the broker: its batches may be sent."""
+        """Completes the handshake: from now on, batches can be sent to the broker."""
         chosen = connection.handshake.versions
         node_id = connection.node_id
         self._close_quietly(node_id, self.states.ready(node_id, connection.handshake.address, now_ms))
@@ -693,18 +697,18 @@ class Connector:
     ) -> None:
         """Sends a request. Calls either ``on_response`` or ``on_broken``, once.
 
-        It calls ``on_broken`` before it returns if the socket fails at once.
+        Calls ``on_broken`` before returning if the socket fails immediately.
 
         Args:
-            connection: where to send it. It is not closed as idle before the response is there.
+            connection: the connection to send on. It is not closed as idle before the response arrives.
             api: the kind of request.
-            version: of the request and its response.
+            version: the version of the request and its response.
             number: the correlation id, from ``next_correlation_id()``.
             frame: the encoded request.
-            on_response: gets the response. If it raises KafkaError, the connection is closed.
-            on_broken: gets the reason why the connection was closed before the response was there, or because
+            on_response: receives the response. If it raises KafkaError, the connection is closed.
+            on_broken: receives the reason if the connection is closed before the response arrives, or because
                 the response could not be decoded.
-            decode: decodes the response; None: as ``DECODERS`` says.
+            decode: decodes the response; None: the decoder in ``DECODERS``.
         """
         connection.send(api.key, version, number, frame, self._clock.monotonic_ns())
         connection.pending[number] = PendingRequest(
@@ -713,20 +717,20 @@ class Connector:
         self._loop.flush_connection(connection)
 
     def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
-        """Passes the response to the sender of the request with this correlation id."""
+        """Passes a response to the callback of the request with this correlation id."""
         request = connection.pending[number]
         try:
             response = request.decode(request.version, frame)
             if request.version >= request.api.client_throttles:
                 connection.throttle(response.throttle_time_ms, now_ms)
-            # Not before it is decoded: otherwise on_broken() would not be called.
+            # Only after decoding: otherwise on_broken() would not be called if decoding fails.
             del connection.pending[number]
             request.on_response(connection, request.version, response, now_ms)
         except errors.KafkaError as error:
             self._loop.close_connection(connection, error)
 
     def fail_pending(self, connection: Connection, cause: Exception, now_ms: float) -> None:
-        """A connection was closed: calls ``on_broken`` for its requests, in the order of sending."""
+        """Calls ``on_broken`` for the pending requests of a closed connection, in the order of sending."""
         failed = list(connection.pending.values())
         connection.pending.clear()
         for request in failed:
@@ -735,7 +739,7 @@ class Connector:
     # Closing
 
     def _close_bootstrap(self, connection: Connection) -> None:
-        """Closes bootstrap connections that nothing waits for, if this broker's connection replaces them."""
+        """Closes bootstrap connections without pending requests, if this connection replaces them."""
         if not connection.ready or connection.node_id < 0:
             return
         for spare in list(self.connections.values()):
@@ -745,7 +749,7 @@ class Connector:
     def _close_quietly(self, node_id: int, addresses: Iterable[Address]) -> None:
         """Closes connections that are no longer needed, for example because another one was faster.
 
-        They do not count as failures.
+        This does not count as a failure.
         """
         for address in addresses:
             spare = self.connections.pop((node_id, address), None)
@@ -753,7 +757,7 @@ class Connector:
                 self._loop.close_connection(spare, None)
 
     def _stop_seeking(self, found: int, now_ms: float) -> None:
-        """A bootstrap server has responded: ends the attempts at the others."""
+        """Ends the attempts to reach the other bootstrap servers, after one has responded."""
         for node_id in self.bootstrap:
             if node_id != found and self.states.state(node_id, now_ms) in (
                 ConnectionState.RESOLVING,
@@ -766,7 +770,7 @@ class Connector:
     def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
         """Forgets a broker, and closes its connection if there is one.
 
-        ``retire``: keep its backoff; see ``Connections.retire``.
+        ``retire``: keeps its backoff; see ``Connections.retire``.
         """
         self._forget_look_ups(node_id)
         for connection in [each for each in self.connections.values() if each.node_id == node_id]:
@@ -777,12 +781,12 @@ class Connector:
             self.states.remove(node_id)
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
-        """A connection was closed: on purpose (``cause`` is None), or by a failure, which is returned."""
+        """Handles a closed connection. Returns the failure; None if closed on purpose (``cause`` is None)."""
         try:
             return self._broken(connection, cause, now_ms)
         finally:
-            # They refer to the connection, which refers to them: only the garbage collector would free its
-            # TLS session.
+            # The stages and the connection refer to each other: otherwise, only the garbage collector would
+            # free its TLS session.
             handshake = connection.handshake
             if handshake.stage is not None:
                 handshake.stage.release()
@@ -805,8 +809,8 @@ class Connector:
             handshake.authentication is not None and handshake.authentication.failed
         )
         if setting_up and not says_more and type(cause) is errors.KafkaConnectionError:
-            # The loop's general error for a closed socket. Every other cause, and that of a stage or of the
-            # credentials, says more.
+            # The loop's generic error for a closed socket. Every other cause, including the error of a stage
+            # or of the credentials, is more specific.
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
@@ -829,7 +833,10 @@ class Connector:
         return _placed(cause, connection.where, advice)
 
     def _hung_up(self, connection: Connection) -> Exception:
-        """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
+        """Returns the error for a connection that the peer closed during the handshake.
+
+        The peer is not Kafka, expects another protocol, or is a very old broker.
+        """
         if connection.handshake.authentication is not None:
             return errors.BrokerProtocolError(
                 f"{connection.where} closed the connection during the authentication by "
@@ -853,7 +860,7 @@ class Connector:
         )
 
     def _explained(self, connection: Connection) -> Exception:
-        """The peer ended the TLS session with an alert, or OpenSSL did not understand it."""
+        """Returns the error for a TLS session that ended by an alert, or by data invalid for OpenSSL."""
         from cyproducer.security.tls_errors import explain
 
         assert connection.tls is not None
@@ -872,11 +879,12 @@ class Connector:
                 self._log.debug("closing the idle connection to %s", connection.where)
                 self._loop.close_connection(connection, None)
             else:
-                # It awaits a response. Count it as active now: else it would be due again at once, endlessly.
+                # The connection awaits a response. Counts as active now: otherwise, it would be due again
+                # immediately, and the loop would spin.
                 self.states.active(node_id, now_ms)
 
     def close(self) -> None:
-        """Ends name resolution. Call it after the loop has ended and all connections are closed."""
+        """Ends name resolution. Must be called after the loop has ended and all connections are closed."""
         self._resolver.close()
         self.background.close()
 
@@ -898,7 +906,7 @@ def was_accepted(connection: Connection) -> bool:
 
 
 def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[str, int]:
-    """Calls ``broker_address``, and checks what it returns."""
+    """Calls ``broker_address``, and validates its result."""
     found = hook(host, port)
     if isinstance(found, str):
         return split_server(found)[1]
@@ -909,7 +917,7 @@ def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[st
 
 
 def _placed(cause: Exception, where: str, advice: str = "") -> Exception:
-    """Returns the cause if its message has the address and the advice, else a new error that adds them."""
+    """Returns the cause if it names the address and there is no advice, else a new error that adds both."""
     if where in str(cause) and not advice:
         return cause
     kept = isinstance(cause, (errors.KafkaTimeoutError, errors.NameResolutionError))

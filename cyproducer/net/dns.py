@@ -1,11 +1,11 @@
 """Resolves host names without blocking the sender.
 
-Owns the threads that call ``getaddrinfo`` and the order of the addresses. Does not decide which name to
-resolve when, or which address to try (``control/node_states.py``). ``resolve()``, ``poll()`` and ``close()``
-are called with the loop lock held; daemon threads do the look-ups. If a name server does not respond, a
+Owns the threads that call ``getaddrinfo`` and the order of the addresses. Does not decide when to resolve
+which name, or which address to try (``control/node_states.py``). ``resolve()``, ``poll()`` and ``close()``
+are called with the loop lock held; daemon threads perform the look-ups. If a name server does not respond, a
 look-up can take as long as the system's resolver allows, so look-ups do not wait for each other: if no thread
 is idle, a request starts another one, up to ``MOST_THREADS``. Two requests for the same name share a look-up.
-One thread stays when there is nothing to do. A forked child has none of these threads and needs its own
+When there is no work, one thread remains. A forked child has none of these threads and needs its own
 resolver.
 
 Implements both modes of ``client_dns_lookup``: all addresses of a name under that name (KIP-602), and each
@@ -43,7 +43,7 @@ class ResolveRequest:
 
 
 class Resolution(NamedTuple):
-    """The result: the addresses in the order in which to try them, or the error if there are none."""
+    """The result: the addresses in the order in which to try them, or an error if there are none."""
 
     request: ResolveRequest
     addresses: list[Address]
@@ -71,13 +71,13 @@ class Resolver:
         self._getaddrinfo = getaddrinfo
         self._getnameinfo = getnameinfo
         # Guards all attributes below; notified of new look-ups. Held while calling wake(), so that no thread
-        # wakes up a loop that no longer exists.
+        # wakes a loop that no longer exists.
         self._changed = Condition()
         self._answers: deque[Resolution] = deque()
         self._closed = False
-        #: The look-ups that wait for a thread.
+        #: The look-ups waiting for a thread.
         self._waiting: deque[_LookUp] = deque()
-        #: All look-ups that wait or run, with their requests.
+        #: All waiting or running look-ups, with their requests.
         self._asked: dict[_LookUp, list[ResolveRequest]] = {}
         self._threads = 0
         self._idle = 0
@@ -85,7 +85,7 @@ class Resolver:
     def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
         """Requests the addresses of a host; ``poll()`` returns the result after ``wake()`` was called.
 
-        For a literal IP address the result is ready before this returns, without a thread, unless
+        For a literal IP address, the result is ready before this method returns, without a thread, unless
         ``canonical`` is set.
 
         Raises:
@@ -135,10 +135,10 @@ class Resolver:
         return answers
 
     def close(self) -> None:
-        """Drops all requests and results; ``wake`` is not called after this has returned.
+        """Drops all requests and results. Once this method returns, ``wake`` is not called again.
 
-        Never blocks: a running look-up cannot be interrupted, so its thread ends when the look-up does.
-        Closing twice is not an error.
+        Never blocks: a running look-up can't be interrupted, so its thread ends when the look-up does.
+        Idempotent.
         """
         with self._changed:
             self._closed = True
@@ -158,17 +158,17 @@ class Resolver:
             try:
                 addresses = self._look_up(*look_up)
             except Exception as cause:
-                # Catch every exception: the thread must continue, and the requests must get a result.
+                # Catches every exception: the thread must continue, and the requests must get a result.
                 self._finish(look_up, [], cause)
             else:
                 self._finish(look_up, addresses, None)
 
     def _next(self) -> _LookUp | None:
-        """Waits for the next look-up for this thread; None if the thread must end."""
+        """Waits for this thread's next look-up; returns None if the thread must end."""
         with self._changed:
             self._idle += 1
             try:
-                # One idle thread stays and waits; additional threads end.
+                # One idle thread remains and waits; additional threads end.
                 while not self._waiting and not self._closed and self._idle == 1:
                     self._changed.wait()
                 if self._waiting and not self._closed:
@@ -202,15 +202,15 @@ class Resolver:
         try:
             return self._getnameinfo(address.sockaddr, socket.NI_NAMEREQD)[0]
         except OSError:
-            # No reverse DNS entry: keep the given name.
+            # No reverse DNS entry: the given name remains.
             return address.name
 
 
 def _addresses(name: str, infos: Iterable[tuple[Any, ...]]) -> list[Address]:
     """Drops duplicates and alternates IPv6 and IPv4, each in getaddrinfo's order (RFC 6724).
 
-    Starts with the family that getaddrinfo returns first: IPv6, if it works (RFC 8305, section 4). If one
-    family cannot connect, the second attempt uses the other family.
+    The first address has the family that getaddrinfo returns first: IPv6, if it works (RFC 8305, section 4).
+    If one family can't connect, the second attempt uses the other family.
     """
     found = dict.fromkeys(
         Address(name, int(family), sockaddr)
@@ -225,7 +225,7 @@ def _addresses(name: str, infos: Iterable[tuple[Any, ...]]) -> list[Address]:
 
 
 def _literal(host: str, port: int) -> list[Address] | None:
-    """Returns the address of a literal; None if ``host`` is a name."""
+    """Returns the address of an IP literal; None if ``host`` is a name."""
     if not host.isascii() or "\0" in host:
         return None
     try:

@@ -1,6 +1,6 @@
-"""What is exchanged on a connected socket before Kafka's protocol begins, in stages.
+"""The stages of a handshake that precede Kafka's protocol on a connected socket.
 
-Owns the interface of a stage, and the one that waits. The others: ``tls_handshake``, ``proxy``.
+Owns the interface of a stage, and the stage that waits. The other stages: ``tls_handshake``, ``proxy``.
 """
 
 import socket
@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeVar
 from cyproducer import errors
 from cyproducer.net.blocking_tasks import Task
 
-#: For ``send()``: a closed connection is an error, and no SIGPIPE, which ends programs that leave it at its
-#: default.
+#: A flag for ``send()``: a closed connection raises an error instead of SIGPIPE, which by default terminates
+#: the process.
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 B = TypeVar("B", bytes, memoryview)
 
 
 def send_some(sock: socket.socket, data: B) -> B:
-    """Sends what the socket takes; returns the rest."""
+    """Sends the bytes that the socket accepts; returns the rest."""
     while data:
         try:
             sent = sock.send(data, NO_SIGNAL)
@@ -31,14 +31,14 @@ class Stage(Protocol):
     """Takes one step whenever the socket is ready, with the loop lock held."""
 
     def step(self, sock: socket.socket) -> bool | None:
-        """Reads and writes what is possible.
+        """Reads and writes as much as possible without blocking.
 
-        Returns None when the stage is complete, else whether it has bytes to write. Raises OSError or
-        KafkaError if it failed.
+        Returns None when the stage is complete, otherwise whether it has bytes to write. Raises OSError or
+        KafkaError if the stage failed.
         """
 
     def release(self) -> None:
-        """Frees what the stage holds; it is not used afterwards."""
+        """Frees the stage's resources; the stage is not used afterwards."""
 
 
 class Waiting:
@@ -55,7 +55,7 @@ class Waiting:
             early = sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
-        # Otherwise the loop would come here again and again.
+        # Both raise: the socket would stay readable, and the loop would spin.
         if early:
             raise errors.KafkaProtocolError("it sent data before this client did")
         raise errors.KafkaConnectionError("it closed the connection before anything was sent")

@@ -1,4 +1,4 @@
-"""What a ``Connector`` needs of the loop that reads and writes its connections; ``Sender`` is one."""
+"""The interface that a ``Connector`` needs from the loop of its connections; ``Sender`` implements it."""
 
 import socket
 from typing import Protocol
@@ -13,28 +13,28 @@ class Loop(Protocol):
         """Makes the loop call the control plane soon. Any thread."""
 
     def open_connection(self, sock: socket.socket, node_id: int, where: str) -> Connection:
-        """Takes a non-blocking, connecting socket over, and watches it."""
+        """Takes over a non-blocking, connecting socket, and watches it."""
 
     def connected(self, connection: Connection) -> None:
-        """The connection speaks Kafka's protocol from here on."""
+        """Marks the socket as connected: the handshake begins."""
 
     def watch_write(self, connection: Connection, on: bool) -> None:
-        """Sets whether to wait until the socket can be written."""
+        """Sets whether to wait until the socket is writable."""
 
     def set_raw(self, connection: Connection, on: bool) -> None:
-        """Sets whether what arrives is left to the control plane: a proxy's answer, a TLS handshake."""
+        """Sets whether the control plane reads the socket itself: a proxy's response, a TLS handshake."""
 
     def hold(self, connection: Connection, on: bool) -> None:
-        """Sets whether Produce requests wait, while the connection authenticates."""
+        """Sets whether Produce requests wait while the connection authenticates."""
 
     def ready(self, connection: Connection, produce_version: int) -> None:
-        """The handshake is over: Produce requests of this version may follow."""
+        """Marks the handshake as complete: Produce requests of this version can be sent."""
 
     def count_failed_authentication(self) -> None:
-        """Counts a refusal of this client's credentials, for the metrics."""
+        """Counts a failed authentication, for the metrics."""
 
     def flush_connection(self, connection: Connection) -> None:
-        """Writes what is queued, as far as the socket takes it."""
+        """Writes as much of the queued requests as the socket accepts."""
 
     def close_connection(self, connection: Connection, cause: BaseException | None) -> None:
-        """Closes the connection; ``cause`` None: not because of a failure."""
+        """Closes the connection. ``cause``: the failure; None if there is none."""

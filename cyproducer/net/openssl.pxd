@@ -17,7 +17,7 @@ cdef struct OpenSsl:
     unsigned long (*ERR_peek_last_error)() noexcept nogil
     const char* (*ERR_reason_error_string)(unsigned long code) noexcept nogil
 
-# The pointers of one connection, after the proof.
+# The pointers of one connection, after they have been verified.
 cdef struct TlsPointers:
     void* ssl
     void* read_bio            # received bytes, not decrypted yet

@@ -1,20 +1,21 @@
 """Finds the OpenSSL of the interpreter's ``ssl`` module, and the C objects behind an ``ssl.SSLObject``.
 
-Owns the search for OpenSSL's functions, and the proof that the pointers in Python's objects belong to the
-same copy of OpenSSL. Does not use them (``tls_transport``).
+Owns the search for OpenSSL's functions, and the verification that the pointers in Python's objects belong to
+the same copy of OpenSSL. Does not use them (``tls_transport``).
 
 Nothing is linked and no header is needed: the functions are those of the library that ``_ssl`` itself was
 linked with, found by the dynamic linker. Python's objects have no public C interface, so the pointers are
-read from where CPython 3.11 to 3.15 keeps them, behind the object's head. Each is checked before OpenSSL sees
-it:
+read from where CPython 3.11 to 3.15 stores them, directly after the object header. Each pointer is verified
+before it is passed to OpenSSL:
 
-1. The Python objects have the expected types, and are large enough to have the pointers.
-2. What a pointer refers to is read by a system call, which reports an invalid address.
+1. The Python objects have the expected types, and are large enough to contain the pointers.
+2. The memory behind a pointer is read by a system call, which reports an invalid address.
 3. The first 64 bytes of the context contain the address of its method table, which ``TLS_client_method()``
-   or ``TLS_method()`` returns, and those of a memory BIO that of ``BIO_s_mem()``: the object was made by the
-   very library whose functions were found. A second copy of OpenSSL in the process fails here.
+   or ``TLS_method()`` returns; the first 64 bytes of a memory BIO contain the address that ``BIO_s_mem()``
+   returns. So the object was created by the same library in which the functions were found. A second copy of
+   OpenSSL in the process fails this check.
 4. The connection's memory contains the addresses of its context and of both BIOs.
-5. Only then functions are called on it. Their results must agree with Python's attributes.
+5. Only then are functions called on it. Their results must agree with Python's attributes.
 
 If any check fails, the connection is served through ``SSLObject.read()`` and ``write()`` instead.
 """
@@ -44,15 +45,15 @@ cdef extern from "read_memory.h" nogil:
     size_t cyp_read_memory(const void* source, void* into, size_t size)
 
 cdef enum:
-    LOWEST_ADDRESS = 65536    # below it nothing is mapped
-    SSL_BYTES = 4096          # the part of an SSL that has the pointers to its context and BIOs
+    LOWEST_ADDRESS = 65536    # nothing is mapped below it
+    SSL_BYTES = 4096          # the part of an SSL that contains the pointers to its context and BIOs
 
 # Python's verify_mode (CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED) -> OpenSSL's SSL_VERIFY_PEER (1) and
 # SSL_VERIFY_FAIL_IF_NO_PEER_CERT (2).
 cdef dict VERIFY_MODES = {0: 0, 1: 1, 2: 3}
 
 cdef OpenSsl functions
-# None: not looked for yet; "": found; else why the functions cannot be used.
+# None: not searched yet; "": found; else the reason why the functions can't be used.
 cdef str unusable = None
 cdef object base_context = None
 cdef object base_socket = None
@@ -61,10 +62,10 @@ cdef Py_ssize_t head = 0
 
 
 cdef class _Symbols:
-    """Looks up functions below the object file that holds ``_ssl``, and in the libraries that it needs."""
+    """Looks up functions in the object file that contains ``_ssl``, and in the libraries that it needs."""
 
     cdef void* handle
-    # The object files that the functions of libssl and of libcrypto lie in; NULL: none yet.
+    # The object files that contain the functions of libssl and of libcrypto; NULL: not known yet.
     cdef void* ssl_base
     cdef void* crypto_base
 
@@ -95,13 +96,13 @@ cdef object look_up():
 
     base_context, base_socket, base_bio = _ssl._SSLContext, _ssl._SSLSocket, _ssl.MemoryBIO
     head = object.__basicsize__
-    # Of each class: the pointers behind the object's head that are read.
+    # For each class: how many pointers are read after the object header.
     for kind, pointers in ((base_context, 1), (base_bio, 1), (base_socket, 2)):
         if kind.__basicsize__ < head + pointers * <Py_ssize_t>sizeof(void*):
             raise LookupError(f"its {kind.__name__} is smaller than expected")
     if dladdr(PyType_GetSlot(<PyTypeObject*>base_context, Py_tp_dealloc), &info) == 0:
         raise LookupError("the library of the _ssl module is unknown")
-    # RTLD_NOLOAD: only a handle of what is loaded. The executable itself has no name that dlopen() finds.
+    # RTLD_NOLOAD: only a handle to a loaded library. dlopen() can't find the executable itself by name.
     symbols.handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
     if symbols.handle == NULL:
         symbols.handle = dlopen(NULL, RTLD_LAZY)
@@ -133,7 +134,7 @@ cdef object look_up():
 
 
 def why_not():
-    """Returns why OpenSSL cannot be used from C in this process; an empty string if it can."""
+    """Returns why OpenSSL can't be used from C in this process; an empty string if it can."""
     global unusable
     if unusable is None:
         try:
@@ -145,14 +146,14 @@ def why_not():
 
 
 cdef const OpenSsl* openssl() except? NULL:
-    """Returns the functions; NULL if they cannot be used."""
+    """Returns the functions; NULL if they can't be used."""
     if why_not():
         return NULL
     return &functions
 
 
 cdef void* pointer_in(object owner, int index) noexcept:
-    """The pointer behind an object's head; ``index`` 0: the first."""
+    """Returns a pointer stored after an object's header; ``index`` 0: the first."""
     return (<void**>(<char*><PyObject*>owner + head))[index]
 
 
@@ -161,7 +162,7 @@ cdef bint is_plausible(const void* pointer) noexcept:
 
 
 cdef bint contains(const uint8_t* memory, size_t size, const void* address) noexcept:
-    """Whether one of the words in memory is this address."""
+    """Whether one of the words in memory equals this address."""
     cdef size_t at = 0
     while at + sizeof(void*) <= size:
         if memcmp(memory + at, &address, sizeof(void*)) == 0:
@@ -179,7 +180,7 @@ cdef bint starts_with(const void* structure, const void* address) noexcept:
 cdef str find_pointers(object tls, object incoming, object outgoing, TlsPointers* found):
     """Finds the C objects of an ``ssl.SSLObject`` and of its two ``ssl.MemoryBIO``.
 
-    Returns an empty string, or why they cannot be used from C.
+    Returns an empty string, or the reason why they can't be used from C.
     """
     cdef uint8_t memory[SSL_BYTES]
     cdef size_t size
@@ -195,7 +196,7 @@ cdef str find_pointers(object tls, object incoming, object outgoing, TlsPointers
     if not isinstance(context, base_context):
         return f"its context is a {type(context).__name__}"
     if getattr(context, "_msg_callback", None) is not None:
-        # It is called for each record, with the GIL.
+        # OpenSSL would call it for each TLS record, and it needs the GIL.
         return "its context has a message callback"
     c_context = pointer_in(context, 0)
     found.read_bio = pointer_in(incoming, 0)

@@ -1,6 +1,6 @@
 """Requests other than Produce that have no response yet.
 
-``Connection.pending`` has those of a connection by correlation id. Only ``Connector`` changes it.
+``Connection.pending`` contains those of one connection, by correlation id. Only ``Connector`` changes it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Waits for sockets on a ``selectors`` selector, without the GIL if the system allows it.
+"""Waits for sockets on a ``selectors`` selector, without the GIL if the system supports it.
 
 Owns the wait, and switching a socket's interest in writability. Does not own the selector, which is passed
 in, or registration: the code that opens a socket registers it with the selector.
@@ -16,12 +16,12 @@ cdef extern from "polling.h" nogil:
 
 
 def _kind(selector):
-    """Its class by name: gevent and eventlet remove the class from its module, but it may still be used."""
+    """Returns the class name: gevent and eventlet remove the class from its module, but it may be in use."""
     return type(selector).__module__, type(selector).__name__
 
 
 cdef class Poller:
-    """Waits on one selector. ``selector``: any class of ``selectors``. One thread at a time."""
+    """Waits on one selector. ``selector``: of any class in ``selectors``. Used by one thread at a time."""
 
     def __init__(self, selector):
         self.selector = selector
@@ -43,7 +43,7 @@ cdef class Poller:
             return self._select(timeout_ns, ready)
 
     cdef int _select(self, int64_t timeout_ns, Ready* ready) except -1:
-        """``wait`` through Python. Separate: a function with Python variables takes the GIL at its end."""
+        """``wait`` through Python. Separate: a function with Python variables takes the GIL to return."""
         cdef int n = 0
         for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
             if n == MOST_READY:
@@ -54,7 +54,7 @@ cdef class Poller:
         return n
 
     cdef int watch_write(self, int fd, bint on) except -1 nogil:
-        """Switches a registered socket's interest in writability; the interest in readability stays."""
+        """Switches a registered socket's interest in writability; it stays watched for readability."""
         if self.epoll_fd >= 0:
             # The selector object's own record of the events is not updated: only this class changes them
             # after registration, and unregister() does not read them.

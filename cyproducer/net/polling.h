@@ -12,21 +12,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* epoll_wait counts milliseconds. Kernels from 5.11 have epoll_pwait2, with which short waits are exact. */
+/* epoll_wait has millisecond resolution. Kernels from 5.11 have epoll_pwait2, whose short waits are exact. */
 static inline int cyp_epoll_sleep(int epfd, struct epoll_event *events, int room, int64_t ns) {
 #ifdef SYS_epoll_pwait2
     static int missing = 0;
     if (ns > 0 && ns < 10000000 && !missing) {
         struct timespec t = {0, ns};
         int n = (int)syscall(SYS_epoll_pwait2, epfd, events, room, &t, NULL, 0);
-        /* EBADF, EFAULT and EINVAL are the caller's mistake: epoll_wait would return them too. Any other error
+        /* EBADF, EFAULT and EINVAL are caller errors: epoll_wait would also return them. Any other error
          * means that the call is not available: ENOSYS from an older kernel, EPERM from a container runtime
-         * that does not know it. */
+         * that does not know the call. */
         if (n >= 0 || errno == EINTR || errno == EBADF || errno == EFAULT || errno == EINVAL) return n;
         missing = 1;
     }
 #endif
-    /* Rounded up: after waking up a little early the caller would only wait again. */
+    /* Rounded up: after waking up slightly early, the caller would only wait again. */
     return epoll_wait(epfd, events, room, (int)((ns + 999999) / 1000000));
 }
 

@@ -1,9 +1,10 @@
 """Connects through a proxy: SOCKS5 (RFC 1928, 1929) or HTTP CONNECT (RFC 9110, section 9.3.6).
 
 Owns the exchange with the proxy on a connected socket, as a stage. Does not own connecting to the proxy
-(``connector``) or what follows: TLS and Kafka, with the broker's name. Reads the proxy's own bytes only.
+(``connector``) or the later protocols: TLS and Kafka, with the broker's name. Reads only the proxy's own
+bytes.
 
-The proxy looks the broker's name up, whatever the scheme: often only it can.
+With every scheme, the proxy resolves the broker's name: often, only the proxy can.
 """
 
 import base64
@@ -33,7 +34,7 @@ _SOCKS_REPLIES = {
 
 
 class _Read(NamedTuple):
-    """Asks for this many bytes; or, if ``headers``, for everything up to an empty line."""
+    """Requests this many bytes; or, if ``headers``, everything up to an empty line."""
 
     size: int
     headers: bool = False
@@ -43,7 +44,11 @@ Exchange = Generator[bytes | _Read, bytes, None]
 
 
 def _checked(host: str) -> str:
-    """A host name as the proxy gets it. Brokers may advertise anything: a line break would forge a header."""
+    """Returns a host name in the form for the proxy.
+
+    Raises KafkaConnectionError if it is invalid. Brokers can advertise any text, and a line break would forge
+    a header.
+    """
     try:
         name = host if host.isascii() else host.encode("idna").decode()
     except UnicodeError:
@@ -123,20 +128,20 @@ def _connect_request(proxy: Proxy, target: str) -> bytes:
 
 
 class ProxyStage:
-    """A ``Stage``: asks the proxy at the other end of the socket for a connection to a broker."""
+    """A ``Stage``: requests a connection to a broker from the proxy at the other end of the socket."""
 
     def __init__(self, proxy: Proxy, host: str, port: int) -> None:
         self._proxy = proxy
         make = _socks5 if proxy.scheme.startswith("socks") else _http_connect
         self._exchange = make(proxy, host, port)
-        #: It may have the credentials.
+        #: Hidden, because it may contain the credentials.
         self._unsent = Hidden(b"")
         self._wanted: _Read | None = None
         self._received = b""
         self._continue(None)
 
     def _continue(self, data: bytes | None) -> bool:
-        """Gives the exchange what it asked for; returns whether it is over."""
+        """Passes the requested data to the exchange; returns whether the exchange is complete."""
         try:
             asked = next(self._exchange) if data is None else self._exchange.send(data)
             while isinstance(asked, bytes):
@@ -156,7 +161,7 @@ class ProxyStage:
 
     def _step(self, sock: socket.socket) -> bool | None:
         while True:
-            # A view shows nothing in the frames of an error.
+            # A memoryview, because its repr() in a traceback's frames does not show the bytes.
             self._unsent = Hidden(bytes(send_some(sock, memoryview(self._unsent.reveal()))))
             if self._unsent.reveal():
                 return True
@@ -188,9 +193,9 @@ class ProxyStage:
         return sock.recv(self._wanted.size - len(self._received))
 
     def _read_headers(self, sock: socket.socket) -> bytes:
-        """Reads up to the empty line, and not a byte behind it: that is the broker's."""
+        """Reads up to the empty line and not a byte further: later bytes come from the broker."""
         seen = sock.recv(4096, socket.MSG_PEEK)
-        # The empty line may have begun in what was read before.
+        # The empty line may have begun in the bytes read before.
         before = self._received[-3:]
         end = (before + seen).find(b"\r\n\r\n")
         return sock.recv(len(seen) if end < 0 else end + 4 - len(before))

@@ -1,4 +1,4 @@
-/* Reads memory of this process that may not be mapped, without a signal if it is not. */
+/* Reads memory of this process that might not be mapped; if it is not, no signal is raised. */
 
 #ifndef CYPRODUCER_READ_MEMORY_H
 #define CYPRODUCER_READ_MEMORY_H
@@ -33,7 +33,7 @@ static inline size_t cyp_read_by_pipe(const void *from, void *into, size_t size)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Copies at most `size` (at most 4096) bytes from `from`; returns how many were readable. Stops at the first
+/* Copies up to `size` (at most 4096) bytes from `from`; returns how many were readable. Stops at the first
    page that is not mapped. */
 static inline size_t cyp_read_memory(const void *from, void *into, size_t size)
 {

@@ -3,8 +3,8 @@
 Owns the handshake of one connection. Does not own the context (``security/tls_context``), the messages about
 failures (``security/tls_errors``), or the encrypted connection (``tls_transport``).
 
-Python's ``ssl`` module does the handshake: names, SNI, callbacks and subclasses of ``SSLContext`` work as its
-users expect. It runs on the sender's thread with the loop lock held.
+Python's ``ssl`` module performs the handshake: host names, SNI, callbacks and subclasses of ``SSLContext``
+work as its users expect. Runs on the sender's thread with the loop lock held.
 """
 
 import socket
@@ -23,13 +23,14 @@ MOST_BYTES = 65536
 
 
 def end_session(session: TlsSession, sock: socket.socket | None) -> None:
-    """Sends close_notify (RFC 8446, 6.1) as far as ``sock`` takes it, and frees the session's objects.
+    """Sends close_notify (RFC 8446, 6.1) if ``sock`` accepts it, and frees the session's objects.
 
-    ``sock``: None if encrypted bytes are unsent: the peer may have a part of a record.
+    ``sock``: None if encrypted bytes are unsent, as the peer may have received only a part of a TLS record.
     """
     with fork_lock.openssl_lock:
         if sock is not None:
-            # After a failure there may be no session to end; and the peer's own close_notify is not awaited.
+            # unwrap() raises if a failure has already ended the session, or because it does not wait for the
+            # peer's close_notify.
             with suppress(OSError):
                 session.connection.unwrap()
             with suppress(OSError):
@@ -38,12 +39,12 @@ def end_session(session: TlsSession, sock: socket.socket | None) -> None:
 
 
 class TlsHandshake:
-    """A ``Stage``: the TLS handshake with the server ``host``. Raises TlsError if TLS cannot be set up."""
+    """A ``Stage``: the TLS handshake with the server ``host``. Raises TlsError if TLS can't be set up."""
 
     def __init__(self, config: ProducerConfig, context: ssl.SSLContext, where: str, host: str) -> None:
         self._config = config
         self._where = where
-        # Certificates have neither the root's dot, nor a zone.
+        # Names in certificates have neither a trailing dot nor an IPv6 zone.
         self._host = host.removesuffix(".").partition("%")[0]
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -52,7 +53,7 @@ class TlsHandshake:
         self._complete = False
         try:
             with fork_lock.openssl_lock:
-                # Never without a name: some Pythons then check none, although check_hostname is on.
+                # Always with a name: without one, some Python versions check none, despite check_hostname.
                 self._connection = context.wrap_bio(
                     self._incoming, self._outgoing, server_side=False, server_hostname=self._host
                 )
@@ -64,7 +65,7 @@ class TlsHandshake:
         try:
             return self._step(sock)
         except ConnectionError as error:
-            # A server without TLS may not even read all that it does not understand.
+            # A server without TLS may close the connection without reading the bytes that it can't parse.
             end = ssl.SSLEOFError(ssl.SSL_ERROR_EOF, str(error))
             raise errors.TlsError(explain(end, self._where, self._host, self._config)) from error
 
@@ -74,13 +75,13 @@ class TlsHandshake:
                 try:
                     self._shake_hands()
                 except (ssl.SSLError, ValueError) as error:
-                    # OpenSSL has written an alert, which says what this side does not accept.
+                    # OpenSSL has written an alert, which reports to the server what this client rejects.
                     with suppress(OSError):
                         self._send(sock)
                     raise self._explained(error, self._connection) from error
             sent = self._send(sock)
             if self._complete:
-                # What the server sends next is for the session.
+                # The server's next bytes belong to the session.
                 return None if sent else True
             try:
                 data = sock.recv(16384)
@@ -95,7 +96,8 @@ class TlsHandshake:
             self._incoming.write(data)
 
     def _explained(self, error: Exception, connection: ssl.SSLObject | None) -> errors.TlsError:
-        # Its frames refer to OpenSSL's objects, and they to it: only the garbage collector would free them.
+        # The traceback's frames and OpenSSL's objects refer to each other: only the garbage collector would
+        # free them.
         error.__traceback__ = None
         return errors.TlsError(explain(error, self._where, self._host, self._config, connection))
 
@@ -108,15 +110,15 @@ class TlsHandshake:
             pass
 
     def _send(self, sock: socket.socket) -> bool:
-        """Sends what OpenSSL has written; returns whether the socket took all of it."""
+        """Sends the bytes that OpenSSL has written; returns whether the socket accepted all of them."""
         self._unsent = send_some(sock, self._unsent + self._outgoing.read())
         return not self._unsent
 
     def release(self) -> None:
-        """Frees OpenSSL's objects. Errors refer to this object by their tracebacks, in cycles."""
+        """Frees OpenSSL's objects, which tracebacks of errors would otherwise keep alive in cycles."""
         with fork_lock.openssl_lock:
             del self._connection, self._incoming, self._outgoing
 
     def session(self, in_c: bool) -> TlsSession:
-        """Returns the established session; call it when ``step`` has returned None."""
+        """Returns the established session. Must be called only after ``step`` has returned None."""
         return TlsSession(self._connection, self._incoming, self._outgoing, in_c)

@@ -6,14 +6,14 @@ from cyproducer.net.transport cimport Transport
 cdef enum:
     TLS_RECORD = 16384        # most bytes of plain text in one TLS record (RFC 8446, section 5.1)
 
-# What is needed to encrypt and decrypt without the GIL.
+# The state needed to encrypt and decrypt without the GIL.
 cdef struct Tls:
     TlsPointers at
     const OpenSsl* library
-    int64_t sent              # encrypted bytes that the socket has accepted, at the start of what is unsent
+    int64_t sent              # how many of the first encrypted bytes in the BIO the socket has accepted
     unsigned long failure     # OpenSSL's error code that ended the session; 0: none
-    void* session             # the TlsSession that this is part of
-    uint8_t joined[TLS_RECORD]    # short parts, joined to one TLS record
+    void* session             # the TlsSession that contains this struct
+    uint8_t joined[TLS_RECORD]    # short parts, joined into one TLS record
 
 
 cdef class TlsSession:
@@ -22,8 +22,9 @@ cdef class TlsSession:
     cdef readonly object incoming     # the ssl.MemoryBIO of received bytes
     cdef readonly object outgoing     # the ssl.MemoryBIO of bytes to send
     cdef readonly str slow_because    # why Python's ssl module moves the bytes; empty: C does
-    cdef readonly object error        # the exception that ended the session, on the slow way
-    cdef bytes pending                # on the slow way: encrypted bytes, the first `c.sent` of them sent
+    # Only when Python's ssl module moves the bytes:
+    cdef readonly object error        # the exception that ended the session
+    cdef bytes pending                # encrypted bytes, the first `c.sent` of them sent
 
 cdef int64_t reason_of_failure(Transport* transport, int64_t failure) noexcept nogil
 cdef int attach_tls(Transport* transport, TlsSession session) except -1

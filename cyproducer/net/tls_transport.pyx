@@ -1,21 +1,22 @@
-"""Encrypts and decrypts the bytes of a connection, without the GIL where that is possible.
+"""Encrypts and decrypts the bytes of a connection, without the GIL if possible.
 
 Owns moving bytes between the requests, an established TLS session and the socket. Does not own the handshake
-(``tls_handshake``), which Python's ``ssl`` module does, or the search for OpenSSL (``openssl``).
+(``tls_handshake``), which Python's ``ssl`` module performs, or the search for OpenSSL (``openssl``).
 
-A session is an ``ssl.SSLObject`` over two memory BIOs. After the handshake C calls ``SSL_write_ex`` and
+A session is an ``ssl.SSLObject`` over two memory BIOs. After the handshake, C code calls ``SSL_write_ex`` and
 ``SSL_read_ex`` on the same session, and moves the encrypted bytes between the BIOs and the socket. Python can
-use the object again at any time, as ``close()`` does. If OpenSSL cannot be called from C,
+use the object again at any time, as ``close()`` does. If OpenSSL can't be called from C,
 ``SSLObject.write()`` and ``read()`` do the same, with the GIL.
 
-Used by one thread at a time: the one that holds the loop lock. Properties of OpenSSL that this relies on:
+Used by one thread at a time: the one that holds the loop lock. This module relies on these properties of
+OpenSSL:
 
-- A memory BIO takes any number of bytes, so a write is never incomplete, and none has to be repeated with the
-  same bytes.
-- A read returns what is left of one TLS record: the rest is in OpenSSL, and the socket does not become
-  readable for it. So reading goes on until OpenSSL asks for more bytes and the socket has none.
-- A read may write: an alert, or the answer to a KeyUpdate.
-- OpenSSL's error queue belongs to the thread. It is emptied before each call, and read after it.
+- A memory BIO accepts any number of bytes, so a write is never incomplete, and no write has to be repeated
+  with the same bytes.
+- A read returns bytes of one TLS record at most. OpenSSL may hold more decrypted bytes, for which the socket
+  does not become readable. So reading continues until OpenSSL needs more bytes and the socket has none.
+- A read can write: an alert, or the response to a KeyUpdate.
+- OpenSSL's error queue is per thread. It is emptied before each call, and read after it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -36,8 +37,8 @@ from cyproducer.net.transport cimport (
 )
 
 cdef enum:
-    MOST_UNSENT = 65536       # stop encrypting when this much is unsent: it is memory besides buffer_memory
-    SLOW_CHUNK = 1048576      # each call of Python's ssl module may wait for the GIL: few large ones
+    MOST_UNSENT = 65536       # encrypting stops at this many unsent bytes: they are not part of buffer_memory
+    SLOW_CHUNK = 1048576      # large, because each call of Python's ssl module may wait for the GIL
     RECEIVED = 16384
     SSL_ERROR_WANT_READ = 2
     SSL_ERROR_WANT_WRITE = 3
@@ -48,7 +49,7 @@ cdef enum:
 
 cdef class TlsSession:
     """An established TLS session. ``connection``: an ``ssl.SSLObject`` whose handshake is complete, over the
-    two ``ssl.MemoryBIO``; ``in_c``: False to let Python's ``ssl`` module move the bytes."""
+    two ``ssl.MemoryBIO``; ``in_c``: False makes Python's ``ssl`` module move the bytes."""
 
     def __init__(self, connection, incoming, outgoing, in_c=True):
         self.connection = connection
@@ -67,7 +68,7 @@ cdef class TlsSession:
         self.connection = self.incoming = self.outgoing = None
 
     def reason(self):
-        """Returns OpenSSL's words for the error that ended the session; None if there was none."""
+        """Returns OpenSSL's description of the error that ended the session; None if there was none."""
         cdef const char* text = NULL
         if self.error is not None:
             return getattr(self.error, "reason", None) or str(self.error)
@@ -78,7 +79,7 @@ cdef class TlsSession:
 
 
 cdef int attach_tls(Transport* transport, TlsSession session) except -1:
-    """Makes a connection send and receive through the session, which the caller keeps alive."""
+    """Makes a connection send and receive through the session, which the caller must keep alive."""
     transport.tls = &session.c
     if session.slow_because:
         transport.send, transport.receive, transport.push = send_slowly, receive_slowly, push_slowly
@@ -91,7 +92,7 @@ cdef int attach_tls(Transport* transport, TlsSession session) except -1:
 
 
 cdef int64_t push_tls(Transport* transport) noexcept nogil:
-    """Sends the encrypted bytes; 0 when all are sent, else an Io."""
+    """Sends the encrypted bytes; returns 0 when all are sent, else an Io."""
     cdef Tls* tls = <Tls*>transport.tls
     cdef const OpenSsl* library = tls.library
     cdef char* data = NULL
@@ -114,24 +115,24 @@ cdef int64_t push_tls(Transport* transport) noexcept nogil:
 
 
 cdef int64_t failed(Tls* tls, int result) noexcept nogil:
-    """The Io for an OpenSSL call that did not succeed."""
+    """Returns the Io for an OpenSSL call that did not succeed."""
     cdef int kind = tls.library.SSL_get_error(tls.at.ssl, result)
     if kind == SSL_ERROR_WANT_READ or kind == SSL_ERROR_WANT_WRITE:
         return IO_AGAIN
     if kind == SSL_ERROR_ZERO_RETURN:
         return IO_CLOSED
-    # The first error is the reason; a later call on the same session has another or none.
+    # The first error is the reason; a later call on the same session reports another error or none.
     if tls.failure == 0:
         tls.failure = tls.library.ERR_peek_last_error()
     tls.library.ERR_clear_error()
-    # Without an error: the peer closed the connection without TLS's close_notify.
+    # Without an error, the peer closed the connection without TLS's close_notify.
     return IO_TLS if tls.failure else IO_CLOSED
 
 
 cdef int64_t encrypt(Transport* transport, const void* data, size_t size) noexcept nogil:
-    """Encrypts bytes into the write BIO; 0 or an Io.
+    """Encrypts bytes into the write BIO; returns 0 or an Io.
 
-    After a failure what is encrypted stays unsent: requests that do not count as written must not arrive.
+    After a failure, the encrypted bytes are not sent: requests that do not count as written must not arrive.
     """
     cdef Tls* tls = <Tls*>transport.tls
     cdef size_t written = 0
@@ -142,8 +143,8 @@ cdef int64_t encrypt(Transport* transport, const void* data, size_t size) noexce
         return 0
     result = <int>failed(tls, result)
     note_unsent(transport)
-    # A memory BIO always has room. TLS 1.2's renegotiation could make a write wait for a read; Kafka has
-    # none.
+    # A memory BIO always has room. With TLS 1.2, a renegotiation could make a write wait for a read, but
+    # Kafka does not renegotiate.
     return IO_TLS if result == IO_AGAIN else result
 
 
@@ -162,7 +163,7 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
     while i < count and taken < MOST_UNSENT:
         n = parts[i].iov_len - offset
         if used == 0 and n >= TLS_RECORD:
-            # Whole records directly from the batch.
+            # Encrypts whole TLS records directly from the batch.
             n = min(n // TLS_RECORD * TLS_RECORD, <size_t>MOST_UNSENT)
             rc = encrypt(transport, <const uint8_t*>parts[i].iov_base + offset, n)
             if rc < 0:
@@ -211,7 +212,7 @@ cdef int64_t receive_tls(Transport* transport, uint8_t* into, int64_t room) noex
             break
         got = receive_plain(transport, received, RECEIVED)
         if got < 0:
-            # A peer that closes without TLS's close_notify is no different: frames have their own length.
+            # A peer that closes without TLS's close_notify is treated the same: frames have their own length.
             rc = got
             break
         if library.BIO_write(tls.at.read_bio, received, <int>got) != got:
@@ -223,9 +224,9 @@ cdef int64_t receive_tls(Transport* transport, uint8_t* into, int64_t room) noex
 
 
 cdef void note_unsent(Transport* transport) noexcept nogil:
-    """Sets ``unsent`` to what OpenSSL has encrypted and the socket does not have.
+    """Sets ``unsent`` to the number of encrypted bytes that the socket has not accepted.
 
-    Reading may have written: ``unsent`` then makes the sender write it.
+    A read may have produced bytes: ``unsent`` then makes the sender write them.
     """
     cdef Tls* tls = <Tls*>transport.tls
     cdef char* data = NULL
@@ -235,8 +236,9 @@ cdef void note_unsent(Transport* transport) noexcept nogil:
 cdef int64_t reason_of_failure(Transport* transport, int64_t failure) noexcept nogil:
     """Looks for the alert behind a failed write; returns the Io to report.
 
-    A peer that refuses this client, for example its certificate, sends an alert and closes the connection. In
-    TLS 1.3 the client may write by then, and a write that fails hides the alert, which is still to be read.
+    A peer that rejects this client, for example its certificate, sends an alert and closes the connection. In
+    TLS 1.3, the client can already write at that time. If the write fails first, its error hides the alert,
+    which has not been read yet.
     """
     cdef uint8_t ignored[512]
     cdef int64_t n = 1

@@ -6,7 +6,7 @@ from cyproducer.wire.produce_codec cimport Request, iovec
 
 cdef enum LinkState:
     CONNECTING = 0            # the control plane connects it and does the handshake
-    READY = 1                 # takes Produce requests
+    READY = 1                 # accepts Produce requests
     BROKEN = 2                # closed or being closed; the attempts of its requests fail
 
 cdef enum Io:
@@ -16,7 +16,7 @@ cdef enum Io:
     IO_TLS = -4               # see TlsSession.reason()
 
 # How bytes are sent and received: over a plain socket, or over TLS (``tls_transport``).
-# Both return the number of bytes moved (more than 0), or an Io.
+# Both return the number of bytes transferred (more than 0), or an Io.
 ctypedef int64_t (*SendFunction)(Transport* transport, const iovec* parts, int count) noexcept nogil
 ctypedef int64_t (*ReceiveFunction)(Transport* transport, uint8_t* into, int64_t room) noexcept nogil
 # Writes encrypted bytes that the socket did not accept before; returns 0 when all are written, else an Io.
@@ -33,20 +33,20 @@ cdef struct Transport:
     ReceiveFunction receive
     PushFunction push         # NULL: not TLS
     void* tls                 # a Tls of tls_transport, borrowed from the Connection; NULL: not TLS
-    int64_t unsent            # bytes that `send` took and encrypted, and that the socket has not accepted yet
+    int64_t unsent            # bytes that `send` has encrypted and that the socket has not accepted yet
     bint raw                  # the control plane reads and writes the socket: for a proxy, or to set up TLS
     int sys_errno             # of the last IO_ERROR
     bint deferred             # the sender thread must handle the frames in the inbox, or `failure`
-    int64_t failure           # an Io that a thread in get() got; 0: none
+    int64_t failure           # an Io that a thread in get() received; 0: none
     int16_t produce_version
-    bint held                 # takes no Produce requests now: it authenticates again
-    bint connected            # connecting has succeeded, so that closing it counts
+    bint held                 # accepts no Produce requests now: it is re-authenticating
+    bint connected            # connecting has succeeded, so closing it counts as a disconnect
     bint wants_write          # the selector watches for writability
     int32_t correlation_id    # of the last request
     int32_t in_flight         # Produce requests without a response
     int64_t last_used_ns
     int64_t throttled_until_ns    # the broker accepts no requests before this time (KIP-219)
-    Request* first_out        # not completely written yet
+    Request* first_out        # the first request that is not completely written yet
     Request* last_out
     Request* first_written    # completely written and without a response (acks=0): finished
     Request* first_awaiting   # written or being written; the responses arrive in this order
@@ -54,7 +54,7 @@ cdef struct Transport:
     uint8_t* inbox            # received bytes; the first frame begins at the start
     int64_t inbox_room
     int64_t inbox_used
-    int64_t receive_max       # longest response; receive_message_max_bytes once it is READY
+    int64_t receive_max       # longest response; receive_message_max_bytes once the state is READY
     Traffic traffic           # not yet added to the meters; see report_traffic
 
 cdef enum FrameResult:

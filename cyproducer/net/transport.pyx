@@ -42,7 +42,7 @@ cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noe
     cdef msghdr message
     cdef ssize_t n
     # The kernel reads every field: it would interpret uninitialised memory as an address or control data, and
-    # fail with EINVAL.
+    # the call would fail with EINVAL.
     memset(&message, 0, sizeof(message))
     message.msg_iov = <iovec*>parts
     message.msg_iovlen = count
@@ -75,7 +75,7 @@ cdef int64_t receive_plain(Transport* transport, uint8_t* into, int64_t room) no
 
 
 cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil:
-    """Makes a connection over a connected or connecting socket of the caller; NULL if out of memory."""
+    """Creates a connection over the caller's connected or connecting socket; NULL if out of memory."""
     cdef Transport* transport = <Transport*>calloc(1, sizeof(Transport))
     if transport != NULL:
         transport.fd = fd
@@ -99,7 +99,7 @@ cdef int32_t transport_next_id(Transport* transport) noexcept nogil:
 
 
 cdef void transport_push(Transport* transport, Request* r, bint answered) noexcept nogil:
-    """Queues a request for writing; ``answered``: a response will come (not to Produce with acks=0)."""
+    """Queues a request for writing. ``answered``: expects a response, as all but Produce with acks=0 do."""
     r.answered = answered
     r.next_out = NULL
     r.next_awaiting = NULL
@@ -129,7 +129,7 @@ cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil:
 cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
     """Removes and returns a written request that gets no response; NULL if there is none.
 
-    There is none while encrypted bytes are unsent: some of them may be of that request.
+    Returns NULL while encrypted bytes are unsent: some of them may belong to that request.
     """
     cdef Request* r
     if transport.unsent and transport.state != BROKEN:
@@ -156,10 +156,10 @@ cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
 
 
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
-    """Writes as much of the queued requests as the socket accepts; 0 when all is written, else an Io.
+    """Writes as much of the queued requests as the socket accepts; returns 0 when all is written, else an Io.
 
-    Over TLS a request is written when its bytes are encrypted: the peer may have got any part of it. But this
-    does not return 0 before the socket has accepted them.
+    Over TLS, a request counts as written once its bytes are encrypted: the peer may have received any part of
+    it. But this function does not return 0 before the socket has accepted all bytes.
     """
     cdef iovec gathered[MOST_PARTS]
     cdef Request* r
@@ -184,7 +184,7 @@ cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
         if n < 0:
             return n
         if not transport.held:
-            # Renewing its session is no use of a connection: it would never be idle.
+            # Renewing the session does not count as use: otherwise, the connection would never become idle.
             transport.last_used_ns = now
         transport.traffic.out_bytes += n
         while n > 0:
@@ -220,7 +220,7 @@ cdef int64_t transport_receive(Transport* transport) noexcept nogil:
     if transport.inbox_used == transport.inbox_room:
         n = FIRST_INBOX if transport.inbox_room == 0 else transport.inbox_room * 2
         if transport.inbox_used >= KEPT_INBOX:
-            # A large response: no more room than it takes.
+            # For a large response, allocates no more than its size.
             whole = 4 + <int64_t>get_u32(transport.inbox)
             if transport.inbox_used < whole < n:
                 n = whole
@@ -282,9 +282,9 @@ cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:
 cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil:
     """Stops sending requests to the broker for this long; never shortens an earlier throttle time.
 
-    At most one minute counts. Brokers throttle for at most 11 s unless their quota windows are changed, and a
-    faulty response could say 24 days. A broker that really throttles longer does not read from the connection
-    in the meantime anyway.
+    The throttle time is capped at one minute. Brokers throttle for at most 11 s unless their quota windows
+    are changed, and a faulty response could request 24 days. A broker that really throttles longer does not
+    read from the connection in the meantime anyway.
     """
     transport.throttled_until_ns = max(
         transport.throttled_until_ns, cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
@@ -292,9 +292,9 @@ cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t 
 
 
 cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil:
-    """Returns when the first throttling broker takes requests again, at most ``until``.
+    """Returns when the first throttling broker accepts requests again, at most ``until``.
 
-    New work for a throttling broker does not wake up the sender, so the sender must wake up by itself then.
+    New work for a throttling broker does not wake up the sender, so the sender must wake up on its own then.
     """
     cdef int i
     for i in range(count):

@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t
 
-# How other threads wake up the sender while it waits for events.
+# Lets other threads wake up the sender while it waits for events.
 cdef struct Waker:
     int32_t fd                    # the descriptor to write to; -1: the sender has ended. Atomic
     int32_t users                 # threads that are writing to it right now. Atomic

@@ -1,6 +1,6 @@
-"""Wakes up the sender: any thread may write to a descriptor that the sender's selector watches.
+"""Wakes up the sender: any thread can write to a descriptor that the sender's selector watches.
 
-Owns writing to the descriptor, and knowing when no thread writes to it any more. Does not own the descriptor
+Owns writing to the descriptor, and tracking when no thread uses it any more. Does not own the descriptor
 itself, which the sender opens and closes.
 """
 
@@ -41,7 +41,8 @@ cdef int32_t retire(Waker* w) noexcept nogil:
     3. Another thread opens a file, which gets the same number.
     4. The first thread writes into that file.
 
-    So threads between 1 and 4 are counted and waited for: a few instructions, unless the thread is suspended.
+    So threads between steps 1 and 4 are counted, and this function waits for them: a few instructions, unless
+    such a thread is suspended.
     """
     cdef int32_t fd = cyp_swap32(&w.fd, -1)
     while cyp_load32(&w.users) > 0:

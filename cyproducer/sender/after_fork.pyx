@@ -1,13 +1,13 @@
 """Disowns, in a forked child, the runtime that the child inherited.
 
-Closes the child's copies of the descriptors, and leaves everything else untouched. Does not own the runtime
-or its replacement (``producer.py``). Runs in the child, on its only thread, before any other code of the
-child.
+Closes the child's copies of the descriptors, marks the accumulator as empty and closed, and leaves everything
+else untouched. Does not own the runtime or its replacement (``producer.py``). Runs in the child, on its only
+thread, before any other code of the child.
 
-The fork may have happened in the middle of other threads' work. Any mutex may be held by one of them, which
-does not exist in the child and never releases it, and any list may be half linked. So this code takes no lock
-and neither walks nor frees a C structure. The child leaks the memory: the pages are shared with the parent
-and cost nothing until they are written to.
+The fork may have happened in the middle of other threads' work. Any mutex may be held by a thread that does
+not exist in the child and so never releases it, and any list may be half linked. So this code takes no lock
+and neither traverses nor frees a C structure. The child leaks the memory: the pages are shared with the
+parent and cost nothing until they are written to.
 """
 
 import os
@@ -29,7 +29,7 @@ def disown(Sender sender not None):
     Py_INCREF(sender)
     sender.stopping = 1
     # The thread that forked may still use these locks, for example after a fork in a signal handler during
-    # flush(). It must find them free.
+    # flush(), so they must be free.
     cyp_mutex_init(&sender.loop_lock)
     cyp_mutex_init(&accumulator.c.lock)
     cyp_cond_init(&accumulator.c.progress)
@@ -45,7 +45,7 @@ def disown(Sender sender not None):
     accumulator.c.first_waiting = NULL
     accumulator.c.last_waiting = NULL
     accumulator.completions.disown()
-    # Close only the child's descriptor. Unregistering a socket would change the epoll instance itself, which
+    # Closes only the child's descriptor. Unregistering a socket would change the epoll instance itself, which
     # the parent shares.
     with suppress(Exception):
         sender.poller.selector.close()

@@ -72,7 +72,7 @@ cdef int expire_batches(Sender sender, int64_t now) except -1 nogil:
             # sleep_until() computes when to check again.
             return 0
         if sender.driven:
-            # The sender thread finds the batch again. overdue() has closed it, which does no harm.
+            # The sender thread finds the batch again. overdue() has closed the batch, which is harmless.
             sender.deferred = True
             return 0
         with gil:
@@ -84,12 +84,12 @@ cdef int batch_overdue(Sender sender, Batch* b, int64_t now) except -1:
 
 
 cdef int batch_purged(Sender sender, Batch* b, object error) except -1:
-    """Fails a batch that is queued or in flight, because the program asks for it."""
+    """Fails a batch that is queued or in flight, because the application purges it."""
     return end_early(sender, b, sender.fates.purge(facts_of(b), bool(b.in_request), error))
 
 
 cdef int end_early(Sender sender, Batch* b, object decision) except -1:
-    """Fails a batch that is queued or in flight, as decided."""
+    """Fails a batch that is queued or in flight, according to ``decision``."""
     cdef Partition* p = b.partition
     carry_out(sender, p, decision.orders)
     transaction_lost(sender)
@@ -113,16 +113,16 @@ cdef int batch_removed(Sender sender, Batch* b) except -1:
 cdef int batch_failed(
     Sender sender, Batch* b, int error_code, object message, object cause, bint written, dict culprits=None
 ) except -1:
-    """Ends an attempt that did not succeed: gets a decision about the batch, and carries it out.
+    """Handles a failed attempt: obtains a decision about the batch, and carries it out.
 
-    ``error_code``: the broker's error code, or 0 if ``cause`` says what happened instead. ``written``: the
-    whole request was written, so the broker may have it. ``culprits``: the records for which the broker
-    rejects the batch: index in the batch -> message or None.
+    ``error_code``: the broker's error code, or 0 if ``cause`` describes the failure instead. ``written``:
+    whether the whole request was written, so that the broker may have received it. ``culprits``: the records
+    for which the broker rejects the batch: index in the batch -> message or None.
     """
     cdef int64_t now = sender.clock.now_ns()
     cdef Partition* p = b.partition
     cdef int64_t acknowledged = -1
-    # Kafka 2.4 says why a compacted topic refuses a record only for the batch.
+    # If a compacted topic rejects a record, Kafka 2.4 reports the reason only for the whole batch.
     culprits = {place: text or message for place, text in culprits.items()} if culprits else {}
     try:
         verdict, orders = sender.fates.decide(
@@ -140,7 +140,7 @@ cdef int batch_failed(
         acknowledged = b.first_record
         sender.accumulator.complete(b, -1, -1)
     elif fate == RETRY:
-        # Waiting for the last transaction is no failed attempt.
+        # Waiting for the end of the previous transaction does not count as an attempt.
         b.attempts -= error_code == MEETS_MARKERS
         put_back(sender, b, verdict.at_ms, now)
     elif fate == SPLIT:
@@ -170,7 +170,7 @@ cdef int batch_failed(
 
 
 cdef void transaction_lost(Sender sender) noexcept:
-    """A batch fails. In a transaction the control plane fails the others before any more are sent."""
+    """Notes a failed batch. In a transaction, the control plane fails the others before any more are sent."""
     if sender.accumulator.c.transaction > 0:
         cyp_store32(&sender.attention, 1)
 
@@ -192,7 +192,7 @@ cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
 
 
 cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) except -1:
-    """A batch of the partition has ended: if the partition is held back, decides how it continues."""
+    """Handles the end of a batch: if its partition is held back, decides how the partition continues."""
     cdef const Accumulator* a = &sender.accumulator.c
     while p.gate != GATE_OPEN:
         orders = sender.fates.progress(
@@ -211,7 +211,7 @@ cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) ex
 
 
 cdef dict errors_of(const Partition* p, int error_code, dict culprits):
-    """Returns the error of each record that a broker named, by its index in the batch."""
+    """Returns the error of each record that a broker named, keyed by its index in the batch."""
     kind = for_code(error_code)
     where = f"{topic_name(p)}-{p.index}"
     return {
@@ -231,9 +231,9 @@ cdef int put_back(Sender sender, Batch* b, double at_ms, int64_t now) except -1:
 
 
 cdef int give_up_request(Sender sender, Request* r, object cause) except -1:
-    """Fails the attempt of a Produce request that will get no response, and frees it."""
+    """Fails the attempt of a Produce request that will get no response, and frees the request."""
     cdef int32_t i
-    # If the request was not written whole, no broker can have read it whole.
+    # If the request was not completely written, no broker can have read it completely.
     cdef bint written = r.unwritten == 0
     for i in range(r.count):
         batch_failed(sender, r.batches[i], 0, None, cause, written)

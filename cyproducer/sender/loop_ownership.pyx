@@ -2,10 +2,10 @@
 
 Owns handing the loop over, under ``Sender.loop_lock``. Does not own the step itself (``sender``).
 
-If the sender thread does a round trip of ``send().get()``, it costs two thread switches: one to the sender
-and one back. So after some records that came one by one, each waited for in ``get()``, the sender thread
-*stands by*: it releases the loop lock. The waiting thread takes the lock, sends, waits for the response and
-reads it:
+If the sender thread performs the round trip of ``send().get()``, the round trip costs two thread switches:
+one to the sender thread and one back. So after several single records, each of which a thread waited for in
+``get()``, the sender thread *stands by*: it releases the loop lock. The waiting thread takes the lock, sends,
+waits for the response and reads it:
 
     waiting thread                             sender thread
                                                the last batch is complete, a thread waited for it
@@ -15,12 +15,12 @@ reads it:
     batch complete: STANDING_BY again
     releases the loop lock
 
-If no thread waits for a record after all, that record loses at most this millisecond, once: the sender thread
-takes over, and is slower to stand by again. It takes over at once if a second batch is created, if any work
-is left when the waiting thread's record is complete, and if there is something to decide: errors,
-connections, timers. None of that runs on an application thread, where Ctrl-C may interrupt any Python code.
-The loop lock is released in any case: by ``finally``, and at ``until``, which is at most 50 ms away, since
-``get()`` has to check for Ctrl-C.
+If no thread waits for a record after all, that record is delayed by at most this millisecond, once: the
+sender thread takes over, and then stands by again only after a longer series of such records. It takes over
+immediately if a second batch is created, if any work is left when the waiting thread's record is complete, or
+if a decision is needed: errors, connections, timers. Decisions never run on an application thread, where
+Ctrl-C can interrupt any Python code. The waiting thread always releases the loop lock: in a ``finally``, and
+at the time ``until``, which is at most 50 ms away, because ``get()`` has to check for Ctrl-C.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -48,7 +48,7 @@ cdef extern from "polling.h" nogil:
     int cyp_await_readable(int fd, int ms)
 
 cdef enum:
-    ENOUGH = 2                # lone records in a row, each waited for, until the sender stands by
+    ENOUGH = 2                # consecutive lone records, each waited for, before the sender stands by
     TOO_MANY = -16            # the count starts here after a record that no thread waited for
     LOOK_MS = 1               # how often the sender thread checks for work while it stands by
 
@@ -71,8 +71,8 @@ cdef int run_until_stopped(Sender sender) except -1:
                 left_alone = sender.lone >= ENOUGH and stand_by(sender)
     finally:
         sender.accumulator.completions.take_back()
-        # A thread that drives the loop sees `stopping` soon; no other thread can begin. Taking the lock waits
-        # for it.
+        # Taking the lock waits for a thread that still drives the loop, which sees `stopping` soon. No other
+        # thread can begin to drive it.
         with nogil:
             pthread_mutex_lock(&sender.loop_lock)
             pthread_mutex_unlock(&sender.loop_lock)
@@ -80,9 +80,9 @@ cdef int run_until_stopped(Sender sender) except -1:
 
 
 cdef bint note_standing_by(Sender sender) noexcept nogil:
-    """Sets STANDING_BY if there is no work, in one critical section, as in ``sleep_until``.
+    """Sets STANDING_BY if there is no work: one critical section, as in ``sleep_until``.
 
-    Returns whether there is nothing to do, for the control plane either.
+    Returns whether there is no work, for the control plane either.
     """
     cdef Accumulator* a = &sender.accumulator.c
     cdef bint idle
@@ -99,9 +99,9 @@ cdef bint note_standing_by(Sender sender) noexcept nogil:
 cdef bint may_stand_by(Sender sender) noexcept nogil:
     """Whether a step needs the GIL only for decisions.
 
-    A codec whose library was not found, selectors other than epoll, and Python's ssl module need it otherwise
-    too; Ctrl-C could interrupt these half-way. Called on the sender thread between two steps: no other thread
-    changes the connections.
+    A codec whose library was not found, selectors other than epoll, and Python's ssl module also need the GIL
+    at other times; Ctrl-C could interrupt them halfway. Called on the sender thread between two steps: no
+    other thread changes the connections.
     """
     cdef int i
     if sender.accumulator.c.codec != 0 and sender.accumulator.native is None:
@@ -115,7 +115,10 @@ cdef bint may_stand_by(Sender sender) noexcept nogil:
 
 
 cdef bint stand_by(Sender sender) except -1 nogil:
-    """Leaves the loop to waiting threads while they come; returns whether a record was left alone."""
+    """Leaves the loop to waiting threads as long as they drive it; returns whether a record was left alone.
+
+    A record is left alone if it is sent meanwhile and no thread waits for it.
+    """
     cdef int32_t seen
     if not may_stand_by(sender):
         return False

@@ -1,7 +1,7 @@
 """Reads responses from a connection and completes the batches that they acknowledge.
 
 Owns reading, matching responses to requests by correlation id, and completing batches. Does not decide what
-happens to a rejected batch (``batch_errors``), and passes responses to other requests than Produce to the
+happens to a rejected batch (``batch_errors``). Responses to requests other than Produce are passed to the
 control plane.
 
 Runs with the loop lock held, and without the GIL unless a decision is needed. Code that needs Python
@@ -58,7 +58,7 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
             return sender.write(transport, now) if transport.unsent else 0
         if n < 0:
             if transport.unsent:
-                # TLS's alert, which says why. Whether it gets there does not matter.
+                # Sends TLS's alert, which reports the reason. Whether it arrives does not matter.
                 transport.push(transport)
             return sender.connection_broken(transport, n)
         if not transport.held:
@@ -66,7 +66,7 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
         if not handle_frames(sender, transport, now):
             return 0
         if transport.tls != NULL:
-            # A read returns one TLS record at most, and the poller does not see what OpenSSL has decrypted.
+            # A read returns one TLS record at most, and the poller does not see bytes that OpenSSL holds.
             continue
         if transport.inbox_used < transport.inbox_room and n < transport.inbox_room - transport.inbox_used:
             # A read that did not fill the buffer has emptied the socket; the poller reports new bytes.
@@ -197,7 +197,7 @@ cdef int learn_leaders(Sender sender, Transport* transport, Request* r, const En
 cdef int pass_to_control(
     Sender sender, Transport* transport, Request* r, const unsigned char* frame, int64_t size, int64_t now
 ) except -1:
-    """Passes the response to a request of the control plane on to it."""
+    """Passes a response to the control plane, which sent the request."""
     number = r.correlation_id
     free_request(r)
     body = PyBytes_FromStringAndSize(<const char*>frame, size)
@@ -240,7 +240,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         b = r.batches[i]
         p = b.partition
         awaited = sender.driven or cyp_load32(&b.delivery.waiting) > 0
-        # No lock: only the thread with the loop lock writes it.
+        # No lock: only the thread that holds the loop lock writes this field.
         p.awaited = awaited
         if p.gate != GATE_OPEN:
             acknowledge_held(sender, b, o)
@@ -258,7 +258,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
 
 
 cdef int acknowledge_held(Sender sender, Batch* b, const Outcome* o) except -1 nogil:
-    """Completes a batch of a partition that is held back, and lets ``batch_progress`` decide what follows."""
+    """Completes a batch of a held-back partition, and lets ``batch_progress`` decide how it continues."""
     cdef Partition* p = b.partition
     cdef int64_t first_record = b.first_record
     sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
@@ -277,12 +277,12 @@ cdef int resume_deferred(Sender sender, int64_t now) except -1 nogil:
         if not transport.deferred:
             i += 1
             continue
-        # Handling it may close connections, which moves others in the array: start again from the first.
+        # Handling a connection can close connections and move others in the array: restarts from the first.
         transport.deferred = False
         i = 0
         if transport.failure:
             sender.connection_broken(transport, transport.failure)
         elif handle_frames(sender, transport, now) and transport.tls != NULL:
-            # The thread in get() stopped reading before OpenSSL had nothing left.
+            # The thread in get() stopped reading while OpenSSL may still have held bytes.
             read_responses(sender, transport, now)
     return 0

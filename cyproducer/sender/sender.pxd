@@ -14,8 +14,8 @@ cdef enum:
     MOST_BATCHES = 1024           # batches in one request
     MOST_BEFORE_READY = 65536     # bytes of a response before a connection is ready
     TRANSACTIONAL = 0x10          # attribute of a batch: it belongs to a transaction
-    NO_CAP = 32767                # on versions of Produce
-    COMPRESSING_NS = 20_000_000   # delay before the next check of an overdue batch that a thread compresses
+    NO_CAP = 32767                # no limit on the version of Produce requests
+    COMPRESSING_NS = 20_000_000   # delay before the next check of an overdue batch that is being compressed
 
 cdef class Sender:
     cdef pthread_mutex_t loop_lock    # held by the thread that runs a step
@@ -41,7 +41,7 @@ cdef class Sender:
     cdef int32_t stopping         # run() must return; any thread sets it
     cdef int32_t driven           # a thread in get() runs the loop, not the sender thread; atomic
     cdef bint deferred            # that thread leaves the next step to the sender thread; see defer()
-    cdef int32_t lone             # completions in a row that left no batch incomplete and were waited for
+    cdef int32_t lone             # consecutive completions that left no batch incomplete and were waited for
     cdef int64_t next_control_ns  # when the control plane's next tick is due
     cdef int64_t next_expiry_ns   # when the oldest batch is overdue
     cdef list connections
@@ -52,8 +52,8 @@ cdef class Sender:
     cdef Batch* drained[MOST_BATCHES]
     cdef Outcome outcomes[MOST_BATCHES]
     cdef int32_t standing_by      # the sender thread leaves the loop to threads that wait for a record
-    cdef int32_t drives           # times that a waiting thread took the loop and gave it back
-    cdef int64_t left_alone       # times that a record came while it stood by, and no thread waited for it
+    cdef int32_t drives           # how often a waiting thread took over the loop and returned it
+    cdef int64_t left_alone       # how often it stood by, and no thread waited for the record that was sent
     # for metrics(); the other counters are in Accumulator.meters
     cdef int64_t wakeups
 

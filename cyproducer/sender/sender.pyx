@@ -4,16 +4,16 @@ Owns the step (which batches go into a request, writing, waiting for events), op
 and the operations that the control plane calls: apply metadata, fail records, shut down. Other modules
 contain functions over the sender's state: ``produce_response`` handles responses, ``batch_errors`` handles
 batches that did not succeed, ``loop_ownership`` decides which thread runs the loop. Does not make decisions
-about connections, metadata, errors and retries: the control plane (``network_client``) does, called with the
-GIL. Does not create sockets, the selector or the clock: they are passed in.
+about connections, metadata, errors or retries: the control plane (``network_client``), which is called with
+the GIL, makes them. Does not create sockets, the selector or the clock: they are passed in.
 
 A step runs with ``loop_lock`` held; so does every method that the control plane calls, unless it says "any
 thread".
 
 The happy path of a step never takes the GIL: drain batches, checksum, write, wait, read, complete. A thread
-that asks for the GIL while another thread runs a busy ``send()`` loop gets it after the interpreter's switch
-interval, 5 ms, in which that loop appends tens of thousands of records: taking the GIL once per batch would
-halve the throughput. Compressing a batch that is due before it is full does take it.
+that requests the GIL while another thread runs a busy ``send()`` loop gets it only after the interpreter's
+switch interval, 5 ms, in which that loop appends tens of thousands of records: taking the GIL once per batch
+would halve the throughput. Compressing a batch that is due before it is full does take the GIL.
 """
 
 import heapq
@@ -120,7 +120,7 @@ log = Log("cyproducer")
 
 
 cdef class Sender:
-    """The sender loop over one selector. The caller passes ``selector`` and ``clock``, and may call single
+    """The sender loop over one selector. The caller passes ``selector`` and ``clock``, and can run single
     steps itself. ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
 
     ``attach_control`` sets the control plane, which the loop calls for every decision: ``NetworkClient``
@@ -154,8 +154,8 @@ cdef class Sender:
             accumulator.c.refusing = 1
         self.settings.acks = options.acks
         self.highest_produce = NO_CAP
-        # The broker's timeout is shorter than ours, so that its error response, which says more than a local
-        # timeout, arrives in time.
+        # The broker's timeout is shorter than ours, so that its error response, which is more specific than a
+        # local timeout, arrives in time.
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
         self.max_in_flight_requests = options.max_in_flight_requests_per_connection
         self.max_request_size = options.max_request_size
@@ -204,7 +204,7 @@ cdef class Sender:
                 pthread_mutex_unlock(&self.loop_lock)
 
     def may_stand_by(self):
-        """Whether the loop may be left to threads that wait for a record. Only between two steps."""
+        """Whether the loop can be left to threads that wait for a record. Called only between two steps."""
         return may_stand_by(self)
 
     def stop(self):
@@ -286,8 +286,8 @@ cdef class Sender:
     cdef int64_t sleep_until(self, int64_t until, int64_t now) noexcept nogil:
         """Returns the time until which to wait for events, at most ``until``; ``now`` if there is work.
 
-        One critical section checks for work and sets ``sleeping``: an append either comes before and is seen
-        here, or comes after and sees ``sleeping``.
+        One critical section checks for work and sets ``sleeping``: an append either happens before it and is
+        seen here, or happens after it and sees ``sleeping``.
         """
         cdef Accumulator* a = &self.accumulator.c
         cdef Node* n
@@ -316,7 +316,7 @@ cdef class Sender:
             cyp_store32(&self.attention, 1)
             work = True
         if a.joining.first != NULL or (a.ending and a.incomplete == 0 and a.parked == 0 and a.on_wire == 0):
-            # The control plane has the partitions added to the transaction, or ends it.
+            # The control plane adds the partitions to the transaction, or ends the transaction.
             a.ending = 0
             cyp_store32(&self.attention, 1)
             work = True
@@ -324,14 +324,14 @@ cdef class Sender:
             until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
         self.next_expiry_ns = FAR_NS
         if self.delivery_timeout_ns < FAR_NS - now:
-            # A batch that is created while the sender sleeps may not wake it up: a batch without a leader or
+            # A batch that is created while the sender sleeps might not wake it up: one without a leader or
             # connection does not.
             self.next_expiry_ns = now + self.delivery_timeout_ns
             if a.oldest != NULL:
                 self.next_expiry_ns = a.oldest.created_ns + self.delivery_timeout_ns
                 if self.next_expiry_ns <= now and a.oldest.state == SEALING:
-                    # It cannot fail before it is compressed, and the end of compression may not wake up the
-                    # sender either.
+                    # The batch can't fail before it is compressed, and the end of the compression might not
+                    # wake up the sender either.
                     self.next_expiry_ns = now + COMPRESSING_NS
         until = min(until, self.next_expiry_ns)
         if work:
@@ -345,7 +345,7 @@ cdef class Sender:
     # Sending
 
     cdef int fill(self, Transport* transport, int64_t now) except -1 nogil:
-        """Encodes and writes requests while there are ready batches and the connection takes requests."""
+        """Encodes and writes requests while there are ready batches and the connection accepts requests."""
         cdef Request* r
         cdef Batch* b
         cdef int32_t count
@@ -389,10 +389,10 @@ cdef class Sender:
                 continue
             r.sent_ns = now
             transport_push(transport, r, self.settings.acks != 0)
-            # The control plane closes connections with overdue requests: its next tick must not come after
+            # The control plane closes connections with overdue requests: its next tick must not be later than
             # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
-            # Without the pool's lock: a hint.
+            # Read without the pool's lock, as it is only a hint.
             if cyp_peek64(&self.accumulator.pool.in_use) >= MOST_KEPT:
                 # It gives memory back once this is over.
                 self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
@@ -443,9 +443,10 @@ cdef class Sender:
         return 0
 
     cdef void defer(self, Transport* transport) noexcept nogil:
-        """On a thread in ``get()``: leaves what needs the GIL or a decision to the sender thread.
+        """On a thread in ``get()``: leaves work that needs the GIL or a decision to the sender thread.
 
-        The control plane runs only there: Ctrl-C in a main thread must not interrupt it half-way.
+        The control plane runs only on the sender thread: Ctrl-C on a main thread must not interrupt it
+        halfway.
         """
         transport.deferred = True
         self.deferred = True
@@ -453,7 +454,7 @@ cdef class Sender:
     cdef int request_done(
         self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now
     ) noexcept nogil:
-        """Counts a request as finished; records that gathered while it was in flight may go now.
+        """Counts a request as finished; records that accumulated while it was in flight can be sent now.
 
         ``latency_ns`` is -1 if it got no response. Called before its batches are completed, so that a thread
         that waits for them finds the request in the metrics.
@@ -504,7 +505,7 @@ cdef class Sender:
         return 0
 
     def attach_control(self, control, fates):
-        """Sets the objects that make the decisions; call it before the first step.
+        """Sets the objects that make the decisions. Must be called before the first step.
 
         ``control``: a ``NetworkClient``, for connections and metadata. ``fates``: a ``FatePolicy``, for
         batches that did not succeed.
@@ -516,7 +517,7 @@ cdef class Sender:
 
     def open_connection(self, sock, int32_t node_id, str where):
         """Registers a connecting, non-blocking socket; ``on_socket_ready`` is called when connecting ends."""
-        # Until the broker is known to be one, and this client to it, only short responses are expected.
+        # Until the handshake and the authentication are complete, only short responses are expected.
         cdef int64_t most = min(self.receive_max, <int64_t>MOST_BEFORE_READY)
         cdef Connection connection = make_connection(sock, node_id, where, most)
         cdef size_t room = sizeof(Transport*) * (self.transport_count + 1)
@@ -538,23 +539,23 @@ cdef class Sender:
         self.watch_write(connection, False)
 
     def watch_write(self, Connection connection not None, bint on):
-        """Whether to call ``on_socket_ready`` when the socket takes bytes."""
+        """Sets whether ``on_socket_ready`` is called when the socket is writable."""
         connection.transport.wants_write = on
         self.poller.watch_write(connection.transport.fd, on)
 
     def set_raw(self, Connection connection not None, bint on):
-        """Whether the control plane reads and writes the socket itself: ``on_socket_ready`` is called when
-        that is possible, and no frames are read."""
+        """Sets whether the control plane reads and writes the socket itself. If so, ``on_socket_ready`` is
+        called when the socket is ready, and no frames are read."""
         connection.transport.raw = on
 
     def hold(self, Connection connection not None, bint on):
-        """Whether the connection takes no Produce requests for now. Those before it are still answered."""
+        """Sets whether Produce requests wait for now. Requests sent earlier still get their responses."""
         connection.transport.held = on
         if not on:
             self.request_control()
 
     def ready(self, Connection connection not None, int produce_version):
-        """Marks the handshake as finished: the broker's batches are sent on this connection."""
+        """Marks the handshake as complete: the broker's batches are sent on this connection."""
         cdef Node* node = make_node(&self.accumulator.c, connection.node_id)
         connection.transport.produce_version = <int16_t>produce_version
         connection.transport.node = node
@@ -566,11 +567,11 @@ cdef class Sender:
         pthread_mutex_unlock(&self.accumulator.c.lock)
 
     def count_failed_authentication(self):
-        """Counts a connection that ended because this client and the broker did not accept each other."""
+        """Counts a connection that ended because the client or the broker rejected the other."""
         self.count_connection(FAILED_AUTHENTICATIONS)
 
     cdef int count_connection(self, int which) except -1:
-        """Counts what became of a connection; ``which``: ``CONNECTED``, ``DISCONNECTED`` and so on."""
+        """Counts an event of a connection; ``which``: ``CONNECTED``, ``DISCONNECTED`` and so on."""
         cdef Meters* meters = &self.accumulator.c.meters
         pthread_mutex_lock(&self.accumulator.c.lock)
         meters_turn(meters, self.clock.now_ns())
@@ -650,7 +651,7 @@ cdef class Sender:
                 # With acks=0 there is no response to wait for: the write must finish in time.
                 r = connection.transport.first_out
             if r == NULL and connection.transport.unsent:
-                # Over TLS it counts as written once it is encrypted.
+                # Over TLS, a request counts as written once it is encrypted.
                 r = connection.transport.first_written
             if r == NULL:
                 continue
@@ -664,7 +665,7 @@ cdef class Sender:
         return (first - now) / 1e6
 
     def nodes_without_connection(self):
-        """Returns the ids of the brokers with batches to send and no connection to send them on."""
+        """Returns the ids of the brokers with batches to send but without a connection."""
         cdef Node* n
         wanting = []
         pthread_mutex_lock(&self.accumulator.c.lock)
@@ -696,7 +697,7 @@ cdef class Sender:
                 pthread_mutex_lock(&self.accumulator.c.lock)
                 b = p.first
                 if b != NULL and b.state == OPEN:
-                    # No append may fill it from now on: the appending thread would begin to compress it.
+                    # Seals it, so that no append can fill it: the appending thread would start compressing.
                     b.state = SEALED
                 pthread_mutex_unlock(&self.accumulator.c.lock)
                 if b == NULL:
@@ -714,7 +715,7 @@ cdef class Sender:
             forget_topic(self.accumulator, state)
 
     def topic_used_ms(self, str name):
-        """Returns when a batch of the topic was last created, or a record of it parked; 0 if never."""
+        """Returns when a batch of the topic was last created, or one of its records parked; 0 if never."""
         cdef TopicInfo state = self.accumulator.topics.get(name)
         return 0.0 if state is None else state.c.last_used_ns / 1e6
 
@@ -737,7 +738,8 @@ cdef class Sender:
     def refuse_all(self, error):
         """Fails every record, including later ones: the cluster accepts none from this producer.
 
-        Returns how many batches are left because application threads are compressing them: call it again.
+        Returns how many batches remain because application threads are compressing them. If any do, it must
+        be called again.
         """
         self.accumulator.refusal = error
         self.accumulator.close()
@@ -745,9 +747,10 @@ cdef class Sender:
         return cyp_peek64(&self.accumulator.c.incomplete)
 
     def fail_waiting(self, error):
-        """Fails every record that is accepted so far; later ones are accepted.
+        """Fails every record accepted so far; later ones are still accepted.
 
-        Returns how many batches are left because application threads are compressing them: call it again.
+        Returns how many batches remain because application threads are compressing them. If any do, it must
+        be called again.
         """
         self.fail_rest(error)
         return cyp_peek64(&self.accumulator.c.incomplete)
@@ -755,8 +758,8 @@ cdef class Sender:
     def purge(self, bint queued, bint in_flight, error):
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
 
-        Leaves a batch that an application thread is compressing at this moment, and returns whether there is
-        one: call it again.
+        Skips batches that an application thread is compressing at this moment. Returns whether there are any:
+        then it must be called again.
         """
         cdef Batch* b
         cdef bint compressing = False
@@ -770,7 +773,7 @@ cdef class Sender:
             batch_purged(self, b, error)
 
     cdef int fail_rest(self, object error) except -1:
-        """Fails parked records and queued batches, and abandons the batches that are in flight."""
+        """Fails parked records and queued batches, and abandons the batches in flight."""
         cdef Batch* b
         absent, unknown = told(error, False), told(error, True)
         for name in self.parked_topics():
@@ -788,7 +791,7 @@ cdef class Sender:
         """Closes every connection and fails every incomplete batch, in flight or not.
 
         A batch that another thread is compressing fails once that thread has finished. Returns how many
-        batches are left.
+        batches remain.
         """
         leave_uncompressed(&self.accumulator.c)
         for connection in list(self.connections):
@@ -797,7 +800,7 @@ cdef class Sender:
         return cyp_peek64(&self.accumulator.c.incomplete)
 
     def release(self):
-        """Closes the wake-up descriptors; call it after the loop has ended."""
+        """Closes the wake-up descriptors. Must be called after the loop has ended."""
         cdef int32_t written_to
         with nogil:
             stop_compressing(&self.accumulator.c)
@@ -814,7 +817,7 @@ cdef class Sender:
             os.close(fd)
 
     def counters(self):
-        """Returns the sender's own counters as a dict; ``metric_snapshot`` has all the others."""
+        """Returns the sender's own counters as a dict; ``metric_snapshot`` contains all others."""
         return {
             "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": cyp_peek64(&self.wakeups),
@@ -838,7 +841,7 @@ cdef class Sender:
         return state.c.partitions[partition]
 
     def set_identity(self, int64_t producer_id, int epoch):
-        """Sets the producer id and epoch of new batches; with -1 they wait for an id, which is requested."""
+        """Sets the producer id and epoch of new batches. With -1, requests an id, for which they wait."""
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
         if producer_id < 0:
             self.request_control()
@@ -846,7 +849,10 @@ cdef class Sender:
     # Transactions
 
     def begin_transaction(self):
-        """Accepts records, which belong to a new transaction. ``take_joining`` returns where they go to."""
+        """Begins a transaction, to which the records belong from now on; ``send()`` accepts records again.
+
+        ``take_joining`` returns their partitions.
+        """
         cdef Accumulator* a = &self.accumulator.c
         self.accumulator.refusal = None
         self.accumulator.unplaced = None
@@ -859,9 +865,9 @@ cdef class Sender:
         pthread_mutex_unlock(&a.lock)
 
     def open_transaction(self, bint adds_partitions, int highest_produce):
-        """Lets the transaction write.
+        """Allows the batches of the transaction to be sent.
 
-        ``adds_partitions``: only to partitions that were added, see ``partitions_added``; else to all.
+        ``adds_partitions``: only to partitions that were added, see ``partitions_added``; otherwise to all.
         ``highest_produce``: the highest version of Produce requests.
         """
         cdef Accumulator* a = &self.accumulator.c
@@ -885,7 +891,7 @@ cdef class Sender:
         pthread_mutex_unlock(&a.lock)
 
     def set_hurry(self, bint on):
-        """Whether batches are sent without lingering, as in a ``flush()``."""
+        """Sets whether batches are sent without lingering, as in a ``flush()``."""
         cdef Accumulator* a = &self.accumulator.c
         pthread_mutex_lock(&a.lock)
         a.flushing += 1 if on else -1
@@ -894,7 +900,7 @@ cdef class Sender:
         pthread_mutex_unlock(&a.lock)
 
     def take_joining(self):
-        """Returns the partitions that wait to be added to the transaction, as (topic, partition), once."""
+        """Returns the partitions to add to the transaction, as (topic, partition); each one only once."""
         cdef Accumulator* a = &self.accumulator.c
         cdef Partition* p
         found = []
@@ -910,7 +916,7 @@ cdef class Sender:
             found.append((p.topic.name[:p.topic.name_size].decode(), p.index))
 
     def partitions_added(self, partitions):
-        """The transaction has these partitions, given as (topic, partition): their batches may be sent."""
+        """Allows batches to these partitions, as (topic, partition), which the transaction now includes."""
         cdef Partition* p
         for topic, index in partitions:
             p = self.find_partition(topic, index)
@@ -922,7 +928,7 @@ cdef class Sender:
     def is_drained(self):
         """Whether no record waits for its outcome and no Produce request for its response.
 
-        If not, the control plane is called as soon as it is so.
+        If not, the control plane is called as soon as that is the case.
         """
         cdef Accumulator* a = &self.accumulator.c
         pthread_mutex_lock(&a.lock)
@@ -932,7 +938,7 @@ cdef class Sender:
         return drained
 
     def has_written(self):
-        """Whether a batch of the current transaction went into a request."""
+        """Whether a batch of the current transaction was put into a request."""
         return bool(self.accumulator.c.wrote)
 
     def has_lost(self):
@@ -941,13 +947,13 @@ cdef class Sender:
 
     @property
     def unplaced(self):
-        """The error of the last record of the current transaction that found no partition; None: none."""
+        """The error of the current transaction's last record without a partition; None if there is none."""
         return self.accumulator.unplaced
 
     def written_offsets(self):
-        """Returns (topic, partition) -> (first, last) offset of what the current transaction has written.
+        """Returns (topic, partition) -> (first, last) offset of the current transaction's records.
 
-        Any thread, once everything is acknowledged.
+        Any thread may call, once all records are acknowledged.
         """
         cdef Accumulator* a = &self.accumulator.c
         cdef bint written
@@ -959,7 +965,7 @@ cdef class Sender:
         found = {}
         for name, state in list(self.accumulator.topics.items()):
             for i in range(state.c.partition_room):
-                # The sender may give the topic more room at this moment.
+                # The sender may be replacing the topic's array of partitions at this moment.
                 pthread_mutex_lock(&a.lock)
                 p = state.c.partitions[i]
                 written = p.written_in == a.transaction and a.transaction > 0
@@ -972,7 +978,7 @@ cdef class Sender:
         return found
 
     def reopen_partitions(self):
-        """Opens the gates of all partitions, after a transaction that was aborted. Nothing is unsettled."""
+        """Opens the gates of all partitions after an aborted transaction, when no batch is unsettled."""
         cdef Accumulator* a = &self.accumulator.c
         cdef Topic* t
         cdef int32_t i
