@@ -1,1 +1,1 @@
-"""What is asked of brokers besides Produce: metadata, producer ids, transactions, topics."""
+"""Requests to brokers other than Produce: metadata, producer ids, transactions, topics."""

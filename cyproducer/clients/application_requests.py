@@ -1,11 +1,11 @@
-"""Sends requests on behalf of application threads, and hands each response to the thread that waits for it.
+"""Sends requests on behalf of application threads, and passes each response to the thread that waits for it.
 
 Owns the requests that wait for a connection, and the threads that wait for responses. Does not interpret
-anything or connect (``connector``). A request fails with its connection: its sender decides what
-follows, or ``Attempts`` sends another one.
+responses, and does not connect (``connector``). If a connection fails, its requests fail: the caller decides
+how to continue, or ``Attempts`` sends another request.
 
-Any number of requests may be in flight, also of the same kind, and beside the requests of the rest of the
-client.
+Any number of requests can be in flight, including several of the same kind, alongside the requests of the
+rest of the client.
 
 ``tick`` runs with the loop lock held, one call at a time. The methods under "From application threads" may be
 called from any thread.
@@ -33,22 +33,22 @@ from cyproducer.wire.protocol import Decode
 from cyproducer.wire.schema import Api
 
 Encode = Callable[[int, int, str], bytes]
-"""Makes a request's frame from its version, its correlation id and the client id."""
+"""Encodes a request's frame from its version, its correlation id and the client id."""
 _ANSWERED_LATE_S = 0.5
-"""How often a waiting thread checks, in case that it was not woken."""
+"""The interval at which a waiting thread checks, in case it was not woken."""
 
 
 def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
-    """Makes an ``Encode`` of an encoder and of the arguments behind its first three."""
+    """Creates an ``Encode`` from an encoder and the arguments that follow its first three."""
     return lambda version, number, client_id: encode(version, number, client_id, *arguments)
 
 
 class ApplicationRequest:
-    """A request that a program wants a broker to answer, and the outcome.
+    """A request of the application to a broker, and its outcome.
 
-    ``done``: one of ``response`` and ``error`` is set. ``final``: it would get the same error again, as the
-    broker does not have the API, refuses this client, or the request cannot be encoded. ``node_id`` and
-    ``where``: the broker that was asked, -1 and "" if none was.
+    ``done``: one of ``response`` and ``error`` is set. ``final``: a retry would get the same error, because
+    the broker does not support the API, the broker refuses this client, or the request can't be encoded.
+    ``node_id`` and ``where``: the broker to which the request was sent, -1 and "" if there is none.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class ApplicationRequest:
         """
         Args:
             api: the kind of request.
-            encode: makes the frame.
-            decode: decodes the response; None: as ``DECODERS`` says. With a decoder of its own, a Metadata
-                response is only for the program: its brokers are not noted.
-            node_id: the broker to ask; None: any.
-            highest: the highest version to use; None: the highest that was agreed on.
+            encode: encodes the frame.
+            decode: decodes the response; None: the decoder in ``DECODERS``. With a custom decoder, a Metadata
+                response is only for the application: the client does not store its brokers.
+            node_id: the broker to send the request to; None: any.
+            highest: the highest version to use; None: the highest negotiated version.
         """
         self.api = api
         self.encode = encode
@@ -83,7 +83,7 @@ class ApplicationRequest:
         self.withdrawn = False
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more: if it was not sent yet, it never is. Any thread."""
+        """Withdraws a request for which no thread waits any more: if unsent, it is never sent. Any thread."""
         self.withdrawn = True
 
 
@@ -101,10 +101,10 @@ class ApplicationRequests:
         """
         Args:
             config: the client's options.
-            sender: is woken up by a new request.
+            sender: the loop, which a new request wakes up.
             connector: sends requests, and connects to brokers.
             nodes: returns the nodes to connect to if there is no connection.
-            diagnosis: says for errors why nothing gets through.
+            diagnosis: returns the reason why requests fail, for error messages.
         """
         self._config = config
         self._sender = sender
@@ -129,7 +129,7 @@ class ApplicationRequests:
         return request
 
     def wait(self, requests: Iterable[ApplicationRequest], timeout_s: float) -> None:
-        """Waits until one of them is done, up to ``timeout_s`` seconds; so long if there are none.
+        """Waits until one of them is done, up to ``timeout_s`` seconds; the full time if there are none.
 
         Raises:
             ProducerClosedError: the client was closed.
@@ -148,9 +148,9 @@ class ApplicationRequests:
     # With the loop lock held
 
     def tick(self, now_ms: float, denied: BaseException | None) -> float:
-        """Sends what can be sent; returns the milliseconds until the next attempt.
+        """Sends the requests that can be sent; returns the milliseconds until the next attempt.
 
-        ``denied``: why the brokers refuse this client's credentials; None if they do not.
+        ``denied``: the error with which the brokers refuse this client's credentials; None if they do not.
         """
         while self._submitted:
             self._waiting.append(self._submitted.popleft())
@@ -173,9 +173,9 @@ class ApplicationRequests:
     def _connection(
         self, request: ApplicationRequest, now_ms: float, denied: BaseException | None
     ) -> tuple[Connection | None, float]:
-        """Returns a connection for the request, or None and when to try again."""
+        """Returns a connection for the request, or None and the milliseconds until the next attempt."""
         if denied is not None:
-            # So no connection is ready, and the next attempt may be half a minute away.
+            # In this case, no connection is ready, and the next attempt may be half a minute away.
             self._refuse(request, errors.copied(denied))
             return None, math.inf
         node_id = request.wanted_node
@@ -204,7 +204,7 @@ class ApplicationRequests:
         try:
             frame = request.encode(version, number, self._config.client_id)
         except Exception as error:
-            # A program's text that cannot be sent is the program's problem, and not this client's end.
+            # A text of the application that can't be encoded fails only this request, not the client.
             self._refuse(request, error)
             return
         self._connector.request(
@@ -229,7 +229,7 @@ class ApplicationRequests:
         self._finish(request, response=response)
 
     def end(self, error: BaseException) -> None:
-        """The loop has ended: no request is answered any more."""
+        """Ends all waits, because the loop has ended: no further responses will arrive."""
         with self._changed:
             self._closed = error
             self._changed.notify_all()
@@ -247,7 +247,7 @@ class ApplicationRequests:
 
 
 class Attempts:
-    """Sends the requests of one call, and repeats them until its deadline. Not thread-safe."""
+    """Sends the requests of one call, and retries them until its deadline. Not thread-safe."""
 
     def __init__(
         self,
@@ -262,10 +262,10 @@ class Attempts:
         Args:
             requests: sends requests.
             backoff: the delay between two attempts.
-            diagnosis: says for errors why nothing gets through.
-            what: the call, for errors.
-            deadline: by ``monotonic_s()``.
-            seconds: the whole time until then, for errors.
+            diagnosis: returns the reason why requests fail, for error messages.
+            what: describes the call, for error messages.
+            deadline: in the time of ``monotonic_s()``.
+            seconds: the total time until the deadline, for error messages.
         """
         self._requests = requests
         self._backoff = backoff
@@ -273,16 +273,16 @@ class Attempts:
         self._what = what
         self._deadline = deadline
         self._seconds = seconds
-        # In a row.
+        # Consecutive failures.
         self._failures = 0
         self._last: BaseException | None = None
 
     def send(self, *requests: ApplicationRequest) -> bool:
-        """Sends requests, and waits for all; False, after the backoff, if one has failed and may be repeated.
+        """Sends requests, and waits for all; returns False, after the backoff, if the call must retry.
 
         Raises:
-            KafkaTimeoutError: the deadline.
-            Exception: the error of a request that would get it again.
+            KafkaTimeoutError: the deadline has passed.
+            Exception: the error of a request that would fail again with the same error.
         """
         try:
             for request in requests:
@@ -308,14 +308,14 @@ class Attempts:
         return not failed
 
     def succeeded(self) -> None:
-        """There was progress: what failed before does not count any more."""
+        """Resets the count of failures, because there was progress."""
         self._failures, self._last = 0, None
 
     def failed(self, error: BaseException) -> None:
         """Waits before the next attempt.
 
         Raises:
-            KafkaTimeoutError: the deadline.
+            KafkaTimeoutError: the deadline has passed.
         """
         self._failures += 1
         self._last = error
@@ -325,7 +325,7 @@ class Attempts:
         self._requests.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
 
     def refused(self, code: int, what: str, message: str | None = None) -> None:
-        """Raises the error of a code, or waits if it may go away. ``message``: the broker's own text."""
+        """Raises the error of a code, or waits if it is retriable. ``message``: the broker's own text."""
         error = refusal(code, what, message)
         if not error.retriable:
             raise error

@@ -47,13 +47,13 @@ from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse
 CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""
 MOST_MISSING = 3
-"""How many missing topics a diagnosis names."""
+"""The most missing topics that a diagnosis names."""
 MOST_ANSWERS = 1000
-"""How many topics' answer times are remembered."""
+"""The most topics whose response times are remembered."""
 
 
 class _TopicRefresh:
-    """A request for a topic's metadata that only a response to a later metadata request answers."""
+    """A request for a topic's metadata that only the response to a later metadata request can complete."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
@@ -91,14 +91,14 @@ class NetworkClient:
             config: the producer's options.
             sender: the loop that this client serves.
             clock: the loop's clock.
-            rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
-            open_socket: makes a non-blocking, connecting socket; for tests and simulators.
+            rng: returns a float in [0, 1), for jitter and the choice among brokers; None: ``random.random``.
+            open_socket: creates a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
             background: for simulators.
         """
         if rng is None:
-            # Imported here because only a producer that is actually created needs it: programs that only
-            # import this package pay for each imported module. Other modules do the same.
+            # Imported here because only an actual producer needs it: programs that only import this package
+            # pay for each imported module. Other modules do the same.
             import random
 
             rng = random.random
@@ -163,7 +163,7 @@ class NetworkClient:
                 self.diagnosis,
             )
             self.fates.transaction_machine = self.transaction_client.machine
-        #: What programs ask brokers, beyond what a producer asks.
+        #: The requests of the application, beyond those of a producer.
         self.application_requests = ApplicationRequests(
             config, sender, self._connector, self._nodes, self.diagnosis
         )
@@ -172,19 +172,19 @@ class NetworkClient:
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
-        # Topics that a line in the log has reported as missing.
+        # Topics that a log line has reported as missing.
         self._told_missing: set[str] = set()
         self._fatal: Exception | None = None
-        #: Why the brokers refuse this client's credentials; None if the last one did not.
+        #: The error with which the brokers refuse this client's credentials; None if the last broker did not.
         self._denied: Exception | None = None
         # Filled by application threads, emptied by the sender thread.
         self._wanted: deque[str] = deque()
         self._asked: set[str] = set()
         self._refreshes: deque[_TopicRefresh] = deque()
-        # Taken from _refreshes: the metadata request in flight or the next one contains them.
+        # Taken from _refreshes: contained in the metadata request in flight, or in the next one.
         self._open_refreshes: list[_TopicRefresh] = []
         self._purges: deque[_Purge] = deque()
-        # Topic -> when its last refresh was answered without new partitions.
+        # Topic -> the time of its last refresh whose response had no new partitions.
         self._answered_ms: dict[str, float] = {}
         #: The current view of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
@@ -194,7 +194,7 @@ class NetworkClient:
     # From application threads
 
     def want_topic(self, name: str) -> None:
-        """A record waits for this topic's metadata."""
+        """Requests a topic's metadata, because a record waits for it."""
         if name in self._asked:
             return
         try:
@@ -202,7 +202,7 @@ class NetworkClient:
             self._wanted.append(name)
             self._sender.request_control()
         except BaseException:
-            # Ctrl-C may come between any two of these calls. Doing them twice does no harm.
+            # Ctrl-C may occur between any two of these calls. Calling them twice is harmless.
             self._wanted.append(name)
             self._sender.request_control()
             raise
@@ -211,12 +211,12 @@ class NetworkClient:
         """Waits up to ``timeout_s`` seconds until the view has the topic's partitions, and returns the view.
 
         Raises:
-            KafkaTimeoutError: the timeout expired; the message has the errors of the attempts so far.
+            KafkaTimeoutError: the timeout expired; the message contains the errors of the attempts so far.
             BrokerResponseError: the broker rejected the topic with a final error.
             ProducerClosedError: the producer was closed, before or during the wait.
-            TypeError, InvalidTopicError: this cannot be a topic's name.
+            TypeError, InvalidTopicError: the name is not a legal topic name.
         """
-        # A name that cannot be encoded would stop the control plane of all topics.
+        # A name that can't be encoded would stop the control plane for all topics.
         name = legal_topic(name)
         view = self.view
         if view.knows(name):
@@ -246,14 +246,14 @@ class NetworkClient:
     def refresh_topic(self, name: str, timeout_s: float) -> None:
         """Requests a topic's metadata again, and waits until the accumulator has it.
 
-        A response without new partitions is trusted for ``retry_backoff_ms``: during that time this returns
-        immediately.
+        A response without new partitions is trusted for ``retry_backoff_ms``: during that time, this method
+        returns immediately.
 
         Raises:
             KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
             ProducerClosedError: the producer was closed, before or during the wait.
         """
-        # Otherwise a program that keeps sending to a missing partition requests metadata once per record.
+        # Otherwise, sending repeatedly to a missing partition would request metadata once per record.
         if self._now_ms() - self._answered_ms.get(name, -math.inf) < self._config.retry_backoff_ms:
             return
         refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
@@ -268,7 +268,7 @@ class NetworkClient:
                 self._await_change(name, deadline, timeout_s)
 
     def _await_change(self, name: str, deadline: float, timeout_s: float) -> None:
-        """Waits for a change, at most half a second; raises at the deadline. The caller holds the lock."""
+        """Waits up to half a second for a change; raises at the deadline. The caller holds the lock."""
         left = deadline - monotonic_s()
         if left <= 0:
             raise self._no_metadata(name, f"{timeout_s:g} s")
@@ -279,11 +279,11 @@ class NetworkClient:
         return str(self._no_metadata(name, within).args[0])
 
     def _no_metadata(self, name: str, within: str, diagnosis: str | None = None) -> errors.KafkaTimeoutError:
-        """Makes the error that ends a wait for a topic; its cause is the broker's error, if there is one."""
+        """Creates the error that ends a wait for a topic; its cause is the broker's error, if any."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # Brokers have answered. What else has failed may be why a later answer is not here.
+            # Brokers have responded. Other failures may explain why a later response is missing.
             why = "; ".join(filter(None, (self._missing(name, self._now_ms()), self._failures())))
         else:
             said = f"the broker says {answered.__name__}; " if answered else ""
@@ -296,8 +296,8 @@ class NetworkClient:
         """Waits until a broker has sent metadata.
 
         Raises:
-            NoBrokersAvailable: no broker did within ``timeout_s`` seconds; the message has the failure of
-                each address.
+            NoBrokersAvailable: no broker did within ``timeout_s`` seconds; the message contains the failure
+                of each address.
         """
         if not self.view.brokers():
             refuse_wait_of_sender("wait_ready()")
@@ -312,12 +312,12 @@ class NetworkClient:
                 self._changed.wait(min(left, 0.5))
 
     def list_topics(self, topics: list[str] | None, timeout_s: float) -> ApplicationRequest:
-        """Asks a broker for topics, None: for all; waits up to ``timeout_s`` seconds. Creates no topic.
+        """Requests topics (None: all) from a broker; waits up to ``timeout_s`` seconds. Creates no topic.
 
         Returns the request, with its response.
 
         Raises:
-            KafkaTimeoutError: no broker answered in time; the message has the failures.
+            KafkaTimeoutError: no broker responded in time; the message contains the failures.
             ProducerClosedError: the producer was closed, before or during the wait.
         """
         refuse_wait_of_sender("list_topics()")
@@ -327,7 +327,7 @@ class NetworkClient:
         )
 
         def encode(version: int, number: int, client_id: str) -> bytes:
-            # Version 3 cannot ask without creating.
+            # Up to version 3, a request can't prevent the creation of topics.
             return protocol.encode_metadata(version, number, client_id, topics, version < 4)
 
         while True:
@@ -347,7 +347,7 @@ class NetworkClient:
 
     @property
     def last_failure(self) -> tuple[BaseException, float] | None:
-        """The last failure to connect or to keep a connection, and when; the same object until the next."""
+        """The last failure of a connection, and its time (ms); the same tuple until the next failure."""
         return self._last_failure
 
     def throttling(self) -> list[tuple[str, int, float]]:
@@ -360,11 +360,11 @@ class NetworkClient:
         ]
 
     def bootstrap_connected(self) -> bool:
-        """Whether a connection to a broker is ready, handshake included."""
+        """Whether any connection to a broker has completed its handshake."""
         return self._connector.any_ready()
 
     def diagnosis(self, known: str = "") -> str:
-        """Says why there is no progress: ``known``, the failure of each address, the last metadata error."""
+        """Describes why there is no progress: ``known``, each address's failure, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
         missing = [self._missing(name, self._now_ms()) for name in list(self._told_missing)[:MOST_MISSING]]
         found = "; ".join(filter(None, (self._failures(known), *missing)))
@@ -387,7 +387,7 @@ class NetworkClient:
     # With the loop lock held
 
     def tick(self, now_ms: float) -> float:
-        """Does the work that is due; returns the milliseconds until the next work is due."""
+        """Performs the work that is due; returns the milliseconds until the next work is due."""
         connections_ms = self._connector.tick(now_ms)
         self._track_topics(now_ms)
         while self._purges:
@@ -407,7 +407,7 @@ class NetworkClient:
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         if self._denied is not None:
-            # Records sent since the refusal: the next attempt may be half a minute away.
+            # Fails the records sent since the refusal: the next attempt may be half a minute away.
             self._fail_denied(self._denied)
         # The steps above may have set a timeout after the connector's tick.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
@@ -421,19 +421,19 @@ class NetworkClient:
         )
 
     def _give_back_memory(self, now_ms: float) -> float:
-        """Begins to give back what a backlog has left; returns the milliseconds until the next look."""
+        """Begins to free memory after a backlog; returns the milliseconds until the next check."""
         pool = self._sender.accumulator.pool
         if self._giving_back is not None and not self._giving_back.done:
             return math.inf
         if pool.turn(int(now_ms * 1e6)):
-            # Not on this thread: it could not send meanwhile.
+            # On another thread, because this one could not send in the meantime.
             self._giving_back = self._connector.background.start(pool.give_back)
             return math.inf
         next_ns = pool.next_turn_ns()
         return math.inf if next_ns is None else next_ns / 1e6 - now_ms
 
     def _nodes(self) -> list[int]:
-        """The nodes to connect to if any broker will do."""
+        """Returns the nodes to connect to if any broker will do."""
         return list(self._metadata.broker_ids()) or self._connector.bootstrap
 
     def _now_ms(self) -> float:
@@ -448,11 +448,11 @@ class NetworkClient:
     # Connections
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
-        """Connecting has succeeded or failed; see ``Connector.on_socket_ready``."""
+        """Handles a connect that succeeded or failed; see ``Connector.on_socket_ready``."""
         self._connector.on_socket_ready(connection, now_ms)
 
     def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
-        """The response to a request other than Produce; see ``Connector.on_frame``."""
+        """Handles the response to a request other than Produce; see ``Connector.on_frame``."""
         self._connector.on_frame(connection, number, frame, now_ms)
 
     def _on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
@@ -463,7 +463,7 @@ class NetworkClient:
         self._denied = None
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
-        """A connection was closed: by this client on purpose (``cause`` is None), or because of a failure."""
+        """Handles a closed connection: closed on purpose (``cause`` is None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
         if (
             type(cause) is errors.KafkaConnectionError
@@ -477,7 +477,7 @@ class NetworkClient:
             return
         if (
             refuses_credentials(connection, cause)
-            # A new connection may be accepted although a renewal was not, with newer credentials.
+            # With newer credentials, a new connection may be accepted although a renewal was not.
             and not was_accepted(connection)
             and not self._connector.any_ready()
         ):
@@ -485,7 +485,7 @@ class NetworkClient:
         self._on_node_failure(cause, now_ms)
 
     def _no_answer(self, connection: Connection) -> Exception:
-        """The first broker closed the connection on the first request after the handshake."""
+        """Returns the error if the first broker closed the connection on the request after the handshake."""
         protocol = self._config.security_protocol
         if protocol.startswith("SASL"):
             return errors.KafkaConnectionError(
@@ -497,7 +497,7 @@ class NetworkClient:
         )
 
     def _refuse_waits(self, error: Exception) -> None:
-        """No broker accepts this client's credentials: fails what waits for metadata, at once."""
+        """Fails all waits for metadata immediately, because no broker accepts this client's credentials."""
         with self._changed:
             self._denied = error
             self._changed.notify_all()
@@ -511,7 +511,7 @@ class NetworkClient:
                 self._failed(failed, error, "%s failed: %s", counted(failed, "record"), error)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
-        """A broker cannot be reached: requests metadata, since its partitions may have new leaders."""
+        """Requests metadata after a broker can't be reached, because its partitions may have new leaders."""
         if self._metadata.broker_ids():
             self._metadata.request_update(f"a connection failed: {cause}")
         self._last_failure = cause, now_ms
@@ -538,10 +538,10 @@ class NetworkClient:
             known = self._metadata.partition_count(name)
             due = self._metadata.track(name, now_ms)
             if known:
-                # Forgotten by the accumulator but not here, or requested twice: apply it again.
+                # Forgotten by the accumulator but not here, or requested twice: applies it again.
                 self._apply(name)
             elif not due and (code := self._metadata.topic_error(name)) in FINAL_TOPIC_ERRORS:
-                # Rejected recently, and too early for another request: no response will come to end the wait.
+                # Rejected recently, and too early for another request: no response would end the wait.
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
         while self._refreshes:
             refresh = self._refreshes.popleft()
@@ -549,7 +549,7 @@ class NetworkClient:
             self._open_refreshes.append(refresh)
 
     def _end_refreshes(self) -> None:
-        """A metadata response has arrived: ends the refreshes that its request contained."""
+        """Ends the refreshes that were contained in the request of the last metadata response."""
         now_ms = self._now_ms()
         if len(self._answered_ms) > MOST_ANSWERS:
             self._answered_ms.clear()
@@ -561,7 +561,7 @@ class NetworkClient:
         self._open_refreshes = [each for each in self._open_refreshes if not each.answered]
 
     def _update_metadata(self, now_ms: float) -> float:
-        """Sends a metadata request if one is due and a connection is ready; without one, connects.
+        """Sends a metadata request if one is due and a connection is ready; without a connection, connects.
 
         Returns the milliseconds until the next attempt.
         """
@@ -575,7 +575,7 @@ class NetworkClient:
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
-            # Records wait for these: no request could be sent for so long.
+            # Records wait for these topics: no request could be sent for that long.
             self._metadata.touch(self._sender.parked_topics(), now_ms)
         request = self._metadata.begin_request(now_ms)
         for refresh in self._open_refreshes:
@@ -594,7 +594,7 @@ class NetworkClient:
         return self._config.request_timeout_ms
 
     def _on_no_metadata(self, connection: Connection, cause: Exception, now_ms: float) -> None:
-        """The metadata request gets no response."""
+        """Handles a metadata request that will get no response."""
         self._metadata.on_failure(cause, now_ms)
 
     def _used_since(self, since_ms: float) -> list[str]:
@@ -624,7 +624,7 @@ class NetworkClient:
         names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
         if change.brokers_added or change.brokers_removed:
             # A leader is only valid while its broker is listed: topics whose leader ids are unchanged are
-            # affected too.
+            # also affected.
             names.extend(self._metadata.tracked_topics())
         for name in dict.fromkeys(names):
             self._apply(name)
@@ -642,7 +642,7 @@ class NetworkClient:
         self._sender.request_control()
 
     def _tell_missing(self, name: str, connection: Connection, now_ms: float) -> None:
-        """Logs once that a topic does not exist, as soon as a broker had enough time to create it."""
+        """Logs once that a topic does not exist, once a broker has had enough time to create it."""
         missing_ms = self._metadata.missing_ms(name, now_ms) or 0.0
         if name in self._told_missing or (self._config.allow_auto_create_topics and missing_ms < CREATION_MS):
             return
@@ -656,7 +656,7 @@ class NetworkClient:
         )
 
     def _missing(self, name: str, now_ms: float) -> str:
-        """Says that a topic does not exist, and what to do."""
+        """Returns a message that a topic does not exist, with advice."""
         code = errors.UnknownTopicOrPartitionError.__name__
         if not self._config.allow_auto_create_topics:
             return f"topic {name!r} does not exist ({code}), and allow_auto_create_topics is False: create it"
@@ -697,7 +697,7 @@ class NetworkClient:
 
         def error_of(name: str) -> BaseException:
             nonlocal diagnosis
-            # Computed once for all topics of a tick, since it looks at every address.
+            # Computed once for all topics of a tick, because it inspects every address.
             diagnosis = diagnosis or self.diagnosis()
             within = f"max_block_ms={self._config.max_block_ms:g}"
             return errors.told(self._no_metadata(name, within, diagnosis), False)
@@ -714,14 +714,14 @@ class NetworkClient:
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
     ) -> None:
-        """A Produce response rejects batches and names the leaders of their partitions (KIP-951).
+        """Handles a Produce response that rejects batches and names their partitions' leaders (KIP-951).
 
         Called before ``FatePolicy.decide`` for each of these batches, so that they are resent to the new
         leader without backoff.
 
         Args:
             connection: the connection on which the response arrived.
-            leaders: topic, partition, node id and leader epoch of each.
+            leaders: the topic, partition, node id and leader epoch of each.
             endpoints: the encoded addresses of these nodes; None if the response has none.
         """
         self.fates.new_leaders.clear()
@@ -731,7 +731,7 @@ class NetworkClient:
                 told = protocol.decode_node_endpoints(endpoints)
                 nodes = {info.node_id: BrokerMetadata(*info) for info in told}
         except errors.KafkaProtocolError as error:
-            # A metadata request follows in any case, and its response has the addresses.
+            # A metadata request follows in any case, and its response contains the addresses.
             self._log.warning(
                 "%s names new leaders, but their addresses are invalid: %s", connection.where, error
             )
@@ -763,7 +763,7 @@ class NetworkClient:
         self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())
 
     def close(self) -> None:
-        """Ends name resolution and all waits for metadata. Call it after the loop has ended."""
+        """Ends name resolution and all waits for metadata. Must be called after the loop has ended."""
         self._log_limit.flush(math.inf)
         self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")

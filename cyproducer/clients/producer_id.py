@@ -1,7 +1,7 @@
 """Obtains the producer id: sends InitProducerId requests and handles the responses.
 
 Owns the backoff between requests, and failing all records if the cluster refuses a producer id. Does not own
-the identity and its states (``control/idempotence``) or connections (``connector``). Runs with the loop lock
+the identity and its states (``control/idempotence``), or connections (``connector``). Runs with the loop lock
 held, one call at a time.
 """
 
@@ -24,7 +24,7 @@ from cyproducer.wire.messages import INIT_PRODUCER_ID
 from cyproducer.wire.responses import InitProducerIdResponse
 
 COMPRESSING_MS = 5
-"""Delay before the next check of a batch that a thread is compressing."""
+"""The delay before the next check of a batch that a thread is compressing."""
 MOST_LACKING = 3
 """After this many connections to brokers without InitProducerId, the cluster counts as not supporting it."""
 
@@ -46,7 +46,7 @@ class ProducerIdClient:
         Args:
             config: the producer's options.
             sender: receives the identity for new batches.
-            idempotence: knows whether an id is needed, and stores it.
+            idempotence: knows whether an id is needed, and stores the id.
             backoff: the delay between two requests.
             log_limit: logs failures at a bounded rate.
             rng: returns a float in [0, 1), for jitter and for the choice among brokers.
@@ -64,7 +64,8 @@ class ProducerIdClient:
         self._lacking = 0
         #: The error for a refused producer id, until all records have failed with it.
         self._denial: BaseException | None = None
-        #: Whether later records are refused too: rights may be granted, but brokers do not learn a request.
+        #: Whether later records are also refused: rights may be granted later, but brokers do not begin to
+        #: support a request.
         self._for_good = False
         self._not_before_ms = -math.inf
 
@@ -115,14 +116,14 @@ class ProducerIdClient:
                 "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
                 "Write on a topic, or set enable_idempotence=False"
             )
-            # Rights that are granted later are noticed by the next request.
+            # The next request notices rights that are granted later.
             self._denial = errors.told(error, False)
             self._ask_again(error, now_ms)
             return
         self._deny(error)
 
     def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
-        """The request gets no response: retries."""
+        """Retries a request that will get no response."""
         self._ask_again(cause, now_ms)
 
     def _ask_again(self, cause: BaseException, now_ms: float) -> None:
@@ -133,8 +134,7 @@ class ProducerIdClient:
         self._sender.request_control()
 
     def _lack(self, connection: Connection, now_ms: float) -> None:
-        """A broker has no InitProducerId: tries another one. After three, the cluster counts as not having
-        it."""
+        """Tries another broker if one does not support InitProducerId; after three such brokers, gives up."""
         error = errors.UnsupportedVersionError(
             f"{connection.where} does not support InitProducerId (Kafka does since 0.11): "
             "set enable_idempotence=False"
@@ -151,5 +151,5 @@ class ProducerIdClient:
         self._idempotence.denied()
         self._direct_log.error("no record can be sent: %s", error)
         self._denial = errors.told(error, False)
-        # The next tick, which follows at once, fails the records.
+        # The next tick, which follows immediately, fails the records.
         self._sender.request_control()

@@ -1,16 +1,16 @@
-"""Reads topics, describes them and creates them, on threads of the program.
+"""Reads topics, describes them and creates them, on application threads.
 
-Owns which broker is asked for what, the leaders that are known, and what is asked again until the deadline.
-Does not own what is in a batch (``wire/record_decoder``) or sending requests (``application_requests``).
+Owns the choice of the broker for each request, the known leaders, and the retries until the deadline. Does
+not own the contents of batches (``wire/record_decoder``) or sending requests (``application_requests``).
 Any thread may call it.
 
-Everything is read that is below the high watermark, committed or not, with the markers of transactions: the
-caller decides what counts. A topic is never created by looking at it.
+Reads return all batches below the high watermark, committed or not, including transaction markers: the caller
+decides which of them count. Looking up a topic never creates it.
 
-Every call takes ``deadline``, by ``monotonic_s()``, and ``seconds``, the whole time until then, for the
-message of the ``KafkaTimeoutError`` that it raises. What may go away is asked again until then: lost
-connections, leaders that move, and every error code whose class is retriable. The others are raised, with the
-broker's own text.
+Every call takes ``deadline``, in the time of ``monotonic_s()``, and ``seconds``, the total time until the
+deadline, for the message of the ``KafkaTimeoutError`` that it raises. Until then, it retries after errors
+that may be temporary: lost connections, moved leaders, and every error code whose class is retriable. Other
+errors are raised, with the broker's own text.
 
 Sources: Kafka protocol guide; KIP-4, KIP-79, KIP-98, KIP-133, KIP-207 (``OFFSET_NOT_AVAILABLE``), KIP-590.
 """
@@ -35,17 +35,17 @@ from cyproducer.wire.responses import (
 )
 
 FETCH_BYTES = 4 * 1024 * 1024
-"""How much one response has at most, unless its first batch is larger."""
+"""The most bytes in one response, unless its first batch is larger."""
 CREATE_WAIT_S = 15.0
-"""How long a broker may take to create a topic, before it is asked again."""
+"""The timeout for a broker to create a topic, before the request is retried."""
 READ, WRITE = 3, 4
 """Numbers of Kafka's ``AclOperation``."""
 
 
 class Topic(NamedTuple):
-    """A topic that exists. ``topic_id`` has 16 bytes, zeros before Kafka 2.8: another id is another topic.
+    """An existing topic. ``topic_id`` has 16 bytes, zeros before Kafka 2.8; a recreated topic has another id.
 
-    ``leaders``: partition -> the node id of its leader, -1 if it has none now.
+    ``leaders``: partition -> the node id of its leader, -1 if it has none at present.
     """
 
     name: str
@@ -68,24 +68,24 @@ class Reading:
         Args:
             requests: sends requests.
             backoff: the delay between two attempts.
-            diagnosis: says for errors why nothing gets through.
+            diagnosis: returns the reason why requests fail, for error messages.
         """
         self._requests = requests
         self._backoff = backoff
         self._diagnosis = diagnosis
-        # Each access is one operation of a dict; a wrong leader is noticed when it is asked.
+        # Each access is a single dict operation; a stale leader is detected by its response.
         self._leaders: dict[tuple[str, int], int] = {}
 
     def topic(self, name: str, deadline: float, seconds: float, *, wait: bool = False) -> Topic | None:
-        """Looks a topic up; None if there is none.
+        """Looks up a topic; returns None if it does not exist.
 
-        Brokers hear of a new topic one after the other. ``wait``: not None, but waits until a broker knows
-        it, with a leader for each partition.
+        Brokers learn of a new topic one after another. With ``wait``, does not return None, but waits until a
+        broker knows the topic, with a leader for each partition.
 
         Raises:
-            InvalidTopicError: there can be no topic of this name.
-            TopicAuthorizationFailedError: the principal may not Describe the topic.
-            KafkaTimeoutError: no broker has told in time.
+            InvalidTopicError: the name is not a legal topic name.
+            TopicAuthorizationFailedError: the principal is not authorized to Describe the topic.
+            KafkaTimeoutError: no broker responded in time.
         """
         attempts = self._attempts(f"look-up of topic {name!r}", deadline, seconds)
         while True:
@@ -106,12 +106,13 @@ class Reading:
     def denied(
         self, names: Sequence[str], operations: Sequence[int], deadline: float, seconds: float
     ) -> dict[str, list[int]]:
-        """Returns which of the operations the principal may not do with topics, without the topics with which
-        it may do all, or that do not exist (KIP-430).
+        """Returns the operations that the principal is not authorized to perform, by topic (KIP-430).
+
+        Omits topics that do not exist, and topics on which the principal is authorized for all operations.
 
         Raises:
-            InvalidTopicError: there can be no topic of such a name.
-            KafkaTimeoutError: no broker has told in time.
+            InvalidTopicError: one of the names is not a legal topic name.
+            KafkaTimeoutError: no broker responded in time.
         """
         attempts = self._attempts(f"look-up of the rights on {', '.join(names)}", deadline, seconds)
         while True:
@@ -135,17 +136,17 @@ class Reading:
                 return found
 
     def offsets(self, topic: str, partition: int, deadline: float, seconds: float) -> tuple[int, int]:
-        """Returns the partition's first offset and its high watermark, the offset behind its last record.
+        """Returns the partition's first offset and its high watermark, the offset after its last record.
 
-        The records of open transactions are also below it.
+        The records of open transactions are also below the high watermark.
 
         Raises:
-            TopicAuthorizationFailedError: the principal may not Describe the topic.
-            KafkaTimeoutError: no leader has told in time, or there is no such partition.
+            TopicAuthorizationFailedError: the principal is not authorized to Describe the topic.
+            KafkaTimeoutError: no leader responded in time, or the partition does not exist.
         """
         name = f"{topic}-{partition}"
         attempts = self._attempts(f"look-up of the offsets of {name}", deadline, seconds)
-        # First the beginning: a later end is not before it.
+        # The first offset is requested first, so that the end, which is newer, can't be below it.
         timestamps = (protocol.EARLIEST, protocol.LATEST)
         while True:
             node_id = self._leader(topic, partition, attempts)
@@ -179,18 +180,18 @@ class Reading:
     def batches(
         self, topic: str, partition: int, first: int, end: int, deadline: float, seconds: float
     ) -> Iterator[Batch]:
-        """Yields the batches that have offsets from ``first`` to before ``end``, in order.
+        """Yields the batches that contain offsets from ``first`` to before ``end``, in order.
 
-        The first and the last batch may also have others. Offsets have gaps where a topic was compacted.
-        ``end`` must be an end that ``offsets`` has returned, or less: it is waited for. The time that the
-        caller takes between two batches counts.
+        The first and the last batch may also contain other offsets. Offsets have gaps where a topic was
+        compacted. ``end`` must not exceed the end that ``offsets`` has returned, because this method waits
+        for records up to it. The caller's time between two batches counts towards the deadline.
 
         Raises:
-            OffsetOutOfRangeError: ``first`` is before the partition's first offset, or behind its end.
+            OffsetOutOfRangeError: ``first`` is before the partition's first offset, or after its end.
             CorruptRecordError: a batch is damaged.
             UnsupportedForMessageFormatError: the records were written before Kafka 0.11.
-            TopicAuthorizationFailedError: the principal may not Read the topic.
-            KafkaTimeoutError: not all was read in time; the message says how far it was read.
+            TopicAuthorizationFailedError: the principal is not authorized to Read the topic.
+            KafkaTimeoutError: not everything was read in time; the message contains the offset reached.
         """
         name = f"{topic}-{partition}"
         attempts = self._attempts(f"reading offsets {first} to {end} of {name}", deadline, seconds)
@@ -216,7 +217,7 @@ class Reading:
             before = offset
             for batch in batches(found.records):
                 if batch.last_offset < offset:
-                    # The broker looks for a batch from an earlier place on.
+                    # The broker searches from an earlier position in the log, and may return earlier batches.
                     continue
                 if batch.base_offset >= end:
                     return
@@ -225,8 +226,8 @@ class Reading:
             if offset > before:
                 attempts.succeeded()
             else:
-                # The high watermark of a new leader comes late. Otherwise there is a batch: compaction keeps
-                # the last one of a log, if need be without records.
+                # A new leader learns the high watermark late. Otherwise, there is a batch: compaction keeps
+                # the last batch of a log, even if no record remains in it.
                 attempts.failed(
                     errors.OffsetNotAvailableError(
                         f"{request.where} has nothing from offset {offset} on, below its high watermark "
@@ -242,8 +243,8 @@ class Reading:
         Options without a value, and secret ones, are left out as well.
 
         Raises:
-            TopicAuthorizationFailedError: the principal may not DescribeConfigs on a topic.
-            KafkaTimeoutError: no broker has told in time.
+            TopicAuthorizationFailedError: the principal is not authorized to DescribeConfigs on a topic.
+            KafkaTimeoutError: no broker responded in time.
         """
         attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
         while True:
@@ -266,11 +267,12 @@ class Reading:
             }
 
     def brokers_config(self, name: str, deadline: float, seconds: float) -> dict[int, str | None]:
-        """Returns an option of each broker, by node id; None if it has none, or if it is secret.
+        """Returns the value of an option by broker node id; None if it is missing or secret.
 
         Raises:
-            ClusterAuthorizationFailedError: the principal may not DescribeConfigs on the cluster.
-            KafkaTimeoutError: not all brokers have told in time.
+            ClusterAuthorizationFailedError: the principal is not authorized to DescribeConfigs on the
+                cluster.
+            KafkaTimeoutError: not all brokers responded in time.
         """
         attempts = self._attempts(f"description of {name} of the brokers", deadline, seconds)
         while True:
@@ -310,27 +312,29 @@ class Reading:
         deadline: float,
         seconds: float,
     ) -> bool:
-        """Creates a topic; False if there is one already, which may be of an attempt whose answer was lost.
+        """Creates a topic; returns False if it already exists.
 
-        Brokers hear of it one after the other: see ``topic``.
+        An earlier attempt, whose response was lost, may have created it. Brokers learn of a new topic one
+        after another: see ``topic``.
 
         Args:
-            name: of the topic.
-            partitions: how many; -1: the brokers' default, from Kafka 2.4 on.
-            replication: replicas of each partition; -1: the brokers' default, from Kafka 2.4 on.
-            configs: options of the topic.
+            name: the name of the topic.
+            partitions: the number of partitions; -1: the brokers' default, from Kafka 2.4 on.
+            replication: the number of replicas per partition; -1: the brokers' default, from Kafka 2.4 on.
+            configs: the options of the topic.
             deadline: see the module's docstring.
-            seconds: see there.
+            seconds: see the module's docstring.
 
         Raises:
-            TopicAuthorizationFailedError: the principal may Create neither the topic nor topics of the
-            cluster. PolicyViolationError, InvalidConfigurationError, InvalidReplicationFactorError,
-                InvalidPartitionsError, InvalidTopicError: the cluster refuses it.
-            ValueError: -1, and the broker is older than Kafka 2.4.
-            KafkaTimeoutError: it may have been created.
+            TopicAuthorizationFailedError: the principal is not authorized to Create the topic, or topics of
+                the cluster.
+            PolicyViolationError, InvalidConfigurationError, InvalidReplicationFactorError,
+                InvalidPartitionsError, InvalidTopicError: the cluster refuses the topic.
+            ValueError: -1 was given, and the broker is older than Kafka 2.4.
+            KafkaTimeoutError: the deadline has passed; the topic may have been created.
         """
         attempts = self._attempts(f"creation of topic {name!r}", deadline, seconds)
-        # With KRaft, every broker hands it to the controller.
+        # With KRaft, every broker forwards the request to the controller.
         controller: int | None = None
         while True:
             timeout_s = min(CREATE_WAIT_S, max(0.0, deadline - monotonic_s()))
@@ -375,7 +379,7 @@ class Reading:
         return response
 
     def _look_up(self, name: str, attempts: Attempts) -> TopicInfo | None:
-        """Asks any broker for a topic, and notes its leaders; None: nothing was heard."""
+        """Requests a topic from any broker, and stores its leaders; None: no response, so retry."""
         metadata = self._metadata([name], attempts)
         if metadata is None:
             return None
@@ -388,7 +392,7 @@ class Reading:
         return found
 
     def _leader(self, topic: str, partition: int, attempts: Attempts) -> int | None:
-        """Returns the node id of the leader; None: ask again."""
+        """Returns the node id of the leader; None: retry."""
         known = self._leaders.get((topic, partition))
         if known is not None:
             return known
@@ -415,7 +419,7 @@ class Reading:
 
 
 def _part(parts: Sequence[Any], topic: str, partition: int, request: ApplicationRequest) -> Any:
-    """Returns the partition that was asked for from a response."""
+    """Returns the requested partition from a response."""
     return _only([each for each in parts if (each.topic, each.partition) == (topic, partition)], request)
 
 

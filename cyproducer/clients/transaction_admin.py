@@ -1,7 +1,7 @@
 """Sends requests about transactions to coordinators for application threads, and lists transactions.
 
-Owns which broker is asked for what, how many calls are carried out at the same time, and their deadlines.
-Does not own what an answer means (``control/transaction_ending``), or sending requests
+Owns the choice of the broker for each request, the number of concurrent calls, and their deadlines. Does not
+own the meaning of responses (``control/transaction_ending``), or sending requests
 (``application_requests``). Any thread may call it.
 """
 
@@ -42,17 +42,17 @@ from cyproducer.wire.messages import (
 from cyproducer.wire.responses import TransactionListing
 
 AT_ONCE = 100
-"""How many calls are carried out at the same time."""
+"""The number of calls that run concurrently."""
 LEVEL_AGE_S = 0.1
-"""For how long an answer about the level of ``transaction.version`` serves all transactions of a call. Short,
-because a request of the wrong protocol may do harm."""
+"""How long a reported level of ``transaction.version`` is used for all transactions of a call. Short, because
+a request of the wrong protocol can do harm."""
 WITH_DURATION, WITH_PATTERN = 1, 2
 """The first versions of ListTransactions with these filters (KIP-994, KIP-1152)."""
 MAX_INT64 = (1 << 63) - 1
 
 
 class Coordinators:
-    """Asks one cluster's coordinators. See the module's docstring."""
+    """Sends requests to one cluster's coordinators. See the module's docstring."""
 
     def __init__(
         self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
@@ -61,7 +61,7 @@ class Coordinators:
         Args:
             requests: sends requests.
             backoff: the delay between two attempts to list.
-            diagnosis: says for errors why nothing gets through.
+            diagnosis: returns the reason why requests fail, for error messages.
         """
         self._requests = requests
         self._backoff = backoff
@@ -77,14 +77,14 @@ class Coordinators:
         """Carries out calls, ``AT_ONCE`` at a time.
 
         Args:
-            calls: each has its outcome afterwards, if this does not raise KafkaTimeoutError.
-            deadline: by ``monotonic_s()``.
-            seconds: the whole time until then, for the message.
+            calls: the calls. Each has its outcome afterwards, unless this method raises KafkaTimeoutError.
+            deadline: in the time of ``monotonic_s()``.
+            seconds: the total time until the deadline, for the message.
             ignore: errors that are not raised.
 
         Raises:
-            KafkaTimeoutError: not all of them are done at the deadline.
-            Exception: the error of the first one that has one.
+            KafkaTimeoutError: not all calls are done at the deadline.
+            Exception: the error of the first call that has failed.
         """
         left = deque(_Pending(call) for call in calls)
         running: list[_Pending] = []
@@ -128,7 +128,7 @@ class Coordinators:
     def _step(
         self, pending: "_Pending", levels: dict[int | None, tuple[ApplicationRequest, float]], now_s: float
     ) -> None:
-        """Takes the response, if there is one, and sends the next request."""
+        """Handles the response, if there is one, and sends the next request."""
         call, now_ms = pending.call, now_s * 1000
         while not call.done:
             if pending.sent is not None:
@@ -171,7 +171,7 @@ class Coordinators:
     def _take(
         self, call: CoordinatorCall, request: Request | None, sent: ApplicationRequest, now_ms: float
     ) -> None:
-        """Hands the outcome of a request to the call that needs it."""
+        """Passes the outcome of a request to its call."""
         response, where = sent.response, sent.where
         if sent.error is not None and sent.final:
             call.on_failure(sent.error)
@@ -212,7 +212,7 @@ class Coordinators:
             raise ValueError(f"states={list(states)}: {unknown[0]!r} is not one of {', '.join(STATES)}")
         age_ms = -1
         if older_than_s is not None:
-            # Ids without a transaction pass every filter of durations.
+            # Ids without a transaction pass every duration filter.
             states = states or OPEN_STATES
             if not set(states) <= set(OPEN_STATES):
                 raise ValueError(f"older_than_s is for open transactions: states {', '.join(OPEN_STATES)}")
@@ -244,7 +244,7 @@ class Coordinators:
             self._requests.wait((), min(left, self._backoff.delay_ms(failures, random.random) / 1000))
         listed: dict[str, TransactionListing] = {}
         for each in found:
-            # While a coordinator moves, two brokers may list an id.
+            # While a coordinator moves, two brokers may list the same id.
             if each.transactional_id not in listed or each.state in OPEN_STATES:
                 listed[each.transactional_id] = each
         return [listed[name] for name in sorted(listed) if name.startswith(prefix or "")]
@@ -252,10 +252,10 @@ class Coordinators:
     def _list_once(
         self, encode: Encode, deadline: float
     ) -> tuple[list[TransactionListing], BaseException | None]:
-        """Asks all brokers, and returns what they list; or an error that may go away."""
+        """Requests the lists of all brokers; returns them, or an error that may be temporary."""
 
         def brokers(version: int, number: int, client_id: str) -> bytes:
-            # Without topics none is created, and older versions have no other choice.
+            # A request without topics creates none, and older versions support only auto-creation.
             return protocol.encode_metadata(version, number, client_id, [], True)
 
         (metadata,), failure = self._ask_all([ApplicationRequest(METADATA, brokers)], deadline)
@@ -275,14 +275,14 @@ class Coordinators:
                     raise error
                 failure = error
         if failure is not None:
-            # What has moved to a broker that has answered before would be missing: all are asked again.
+            # An id that has moved to a broker that responded earlier would be missing: retries all brokers.
             return [], failure
         return [each for response in responses for each in response.transactions], None
 
     def _ask_all(
         self, requests: Sequence[ApplicationRequest], deadline: float
     ) -> tuple[list[Any], BaseException | None]:
-        """Asks, and returns the responses, None for those missing, and an error that may go away."""
+        """Sends requests; returns their responses (None if missing) and an error that may be temporary."""
         try:
             for request in requests:
                 self._requests.send(request)

@@ -1,7 +1,7 @@
 """Carries out transactions: sends their requests, and makes application threads wait for their calls.
 
-Owns the threads that wait, and applying the state of ``control/transaction_machine`` to the sender: which
-records are accepted, under which identity they are sent, and which are given up. Does not decide
+Owns the waiting threads, and applying the state of ``control/transaction_machine`` to the sender: which
+records are accepted, under which identity they are sent, and which records fail. Does not decide
 (``control/transaction_machine``) or connect (``connector``).
 
 ``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
@@ -65,7 +65,7 @@ from cyproducer.wire.responses import ApiVersionsResponse
 from cyproducer.wire.schema import Api
 
 COMPRESSING_MS = 5
-"""Delay before the next check of a batch that a thread is compressing."""
+"""The delay before the next check of a batch that a thread is compressing."""
 FEATURE = "transaction.version"
 OLDEST_BUMP = 3
 """The first version of InitProducerId that bumps an epoch (KIP-360)."""
@@ -93,13 +93,13 @@ class TransactionClient:
         """
         Args:
             config: the producer's options; it has a ``transactional_id``.
-            sender: does what the transaction's state requires.
-            idempotence: forgets the partitions in trouble when a transaction is aborted.
+            sender: the loop, to which the transaction's state is applied.
+            idempotence: forgets the state of held-back partitions when the next transaction begins.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
             connector: sends requests, and connects to coordinators.
             nodes: returns the nodes to connect to if there is no connection.
-            diagnosis: says for errors why nothing gets through.
+            diagnosis: returns the reason why requests fail, for error messages.
         """
         assert config.transactional_id is not None
         self._id: str = config.transactional_id
@@ -110,13 +110,13 @@ class TransactionClient:
         self._nodes = nodes
         self._diagnosis = diagnosis
         self._log = Log("cyproducer", config.client_id)
-        #: The decisions.
+        #: Makes the decisions.
         self.machine = TransactionMachine(self._id, config.transaction_timeout_ms, backoff, rng)
         self.machine.on_failure = sender.request_control
-        # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
+        # Calls, and the errors of records that were not accepted, in their order of arrival. Filled by
         # application threads, emptied by the sender thread.
         self._submitted: deque[Call | Exception] = deque()
-        # What was applied to the sender.
+        # The state that was applied to the sender.
         self._identity = (-1, -1)
         self._number = 0
         self._opened = False
@@ -128,26 +128,26 @@ class TransactionClient:
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.
         self._changed = Condition()
-        # Before the first step: a record that comes earlier also gets this error.
+        # Called before the first step, so that an earlier record also gets this error.
         self._refuse_records()
 
     # From application threads
 
     def init(self, timeout_s: float) -> None:
-        """``init_transactions()``: takes the transactional id over; waits up to ``timeout_s`` seconds.
+        """``init_transactions()``: takes over the transactional id; waits up to ``timeout_s`` seconds.
 
         Raises:
-            KafkaTimeoutError: no coordinator has answered; the same call goes on.
-            InvalidSetupError: rights, ``transaction_timeout_ms`` or old brokers.
+            KafkaTimeoutError: no coordinator responded; a repeated call continues the same operation.
+            InvalidSetupError: missing rights, an invalid ``transaction_timeout_ms``, or too old brokers.
             IllegalStateError: it was called before.
         """
         self._wait(self._submit(Call(Event.INIT, "init_transactions()")), timeout_s)
 
     def resume(self, producer_id: int, epoch: int) -> None:
-        """Goes on with an identity that another producer of this transactional id had, in place of ``init``.
+        """Continues with the identity of another producer of this transactional id, instead of ``init``.
 
         Raises:
-            IllegalStateError: this producer has an identity.
+            IllegalStateError: this producer already has an identity.
         """
         self._wait(self._submit(ResumeCall(producer_id, epoch)), math.inf)
 
@@ -158,12 +158,12 @@ class TransactionClient:
 
     @property
     def end_in_doubt(self) -> bool:
-        """Whether the last transaction may have ended although its end was refused. Any thread."""
+        """Whether the last transaction may have ended although EndTxn was refused. Any thread."""
         return self.machine.end_in_doubt
 
     @property
     def level(self) -> int:
-        """The level of ``transaction.version`` that a broker has reported last, 0 if none has. Any thread."""
+        """The last level of ``transaction.version`` that a broker reported, 0 if none has. Any thread."""
         return self.machine.level
 
     def begin(self) -> None:
@@ -177,39 +177,39 @@ class TransactionClient:
     def begin_end(self, event: Event, released: bool) -> Call:
         """Begins to commit, abort or prepare; returns the call, for ``release`` and ``await_end``.
 
-        ``released``: nothing is left to be done on the calling thread.
+        ``released``: whether the calling thread has no work left to do before the transaction ends.
         """
         name = event.value
         return self._submit(Call(event, name, released))
 
     def is_accepted(self, call: Call, timeout_s: float) -> bool:
-        """Waits until a call was refused or is under way; returns whether it is."""
+        """Waits until a call is refused or in progress; returns whether it is in progress."""
         self._wait_until(lambda: call.told or call.accepted, call, timeout_s, timeout_s)
         return not call.done
 
     def release(self, call: Call) -> None:
-        """The calling thread has done what comes before the transaction's end."""
+        """Allows the transaction to end: the calling thread has completed its work before that."""
         call.released = True
         self._sender.request_control()
 
     def await_end(self, call: Call, left_s: float, timeout_s: float) -> Any:
-        """Waits for the outcome of a call, for ``left_s`` of ``timeout_s`` seconds; returns or raises it."""
+        """Waits for a call's outcome, for ``left_s`` of ``timeout_s`` seconds; returns or raises it."""
         self._wait_until(lambda: call.told, call, left_s, timeout_s)
         if call.error is not None:
             raise errors.copied(call.error)
         return call.result
 
     def give_up(self, call: Call) -> None:
-        """The calling thread waits for the call no longer."""
+        """Notes that the calling thread no longer waits for the call."""
         with self._changed:
             call.abandoned = not call.told
 
     def begin_close(self) -> Call:
-        """The producer is closed: begins to abort an open transaction; for ``await_close``."""
+        """Begins to abort an open transaction on close; returns the call, for ``await_close``."""
         return self._submit(CloseCall())
 
     def await_close(self, call: Call, left_s: float) -> bool:
-        """Waits up to ``left_s`` seconds until nothing is left to end; returns whether it is so."""
+        """Waits up to ``left_s`` seconds until no transaction is left to end; returns whether that is so."""
         deadline = monotonic_s() + left_s
         with self._changed:
             while not call.told and self._closed is None:
@@ -220,7 +220,7 @@ class TransactionClient:
         return True
 
     def report_close(self, call: Call) -> None:
-        """Logs what was not ended, before the producer goes."""
+        """Logs a transaction that was not ended, before the producer is closed."""
         if call.error is not None:
             self._log.warning("closing the producer: its transaction was not ended: %s", call.error)
         elif not call.told and self.machine.open:
@@ -233,7 +233,7 @@ class TransactionClient:
             )
 
     def note_refused(self, error: Exception) -> None:
-        """A record was not accepted by ``send()``, which the program may have overlooked."""
+        """Notes a record that ``send()`` refused, an error that the application may have overlooked."""
         if self.machine.drops_refused:
             return
         self._submitted.append(error)
@@ -269,12 +269,12 @@ class TransactionClient:
     # With the loop lock held
 
     def note_lost(self, error: BaseException) -> None:
-        """Records that wait for metadata have failed."""
+        """Fails the transaction, because records that waited for metadata have failed."""
         self.machine.fail(error)
         self._sender.request_control()
 
     def tick(self, now_ms: float) -> float:
-        """Does what is due; returns the milliseconds until the next work is due."""
+        """Performs the work that is due; returns the milliseconds until the next work is due."""
         while self._submitted:
             call = self._submitted.popleft()
             if isinstance(call, Exception):
@@ -291,9 +291,9 @@ class TransactionClient:
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
     def _notify(self) -> None:
-        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once.
+        """Wakes the threads whose calls are done. Must follow ``_apply``: one may send a record immediately.
 
-        After a fatal error no call waits for ``is_drained``, but no future may be pending either.
+        After a fatal error, no call waits for ``is_drained``, but all futures must be done first.
         """
         if self._unsettled:
             return
@@ -306,7 +306,7 @@ class TransactionClient:
             self._calls = waiting
 
     def _apply(self) -> None:
-        """Makes the sender do as the transactions' state asks for."""
+        """Applies the state of the transactions to the sender."""
         machine, sender = self.machine, self._sender
         identity = machine.producer_id, machine.epoch
         if identity != self._identity:
@@ -327,7 +327,7 @@ class TransactionClient:
             sender.partitions_added(machine.added)
             machine.added = []
         if not machine.accepts_records and machine.state is not self._refused_as:
-            # A thread whose send() is refused because the producer has failed finds no record pending either.
+            # In this order: once send() is refused because the producer has failed, no record is pending.
             self._give_up_records()
             self._refuse_records()
         hurry = machine.state in (State.PREPARING, State.COMMITTING)
@@ -343,14 +343,14 @@ class TransactionClient:
         """Sends the next request, if there is one; returns the milliseconds until the next attempt."""
         while True:
             if self._sender.has_lost() and not self.machine.failed:
-                # Whatever the reason was: a transaction is not committed without one of its records.
+                # Whatever the reason, a transaction is not committed without one of its records.
                 error = self._sender.unplaced or errors.KafkaError("a record of the transaction has failed")
                 self.machine.fail(error, 0, True)
             compressing = self._give_up_records()
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
                 return COMPRESSING_MS if compressing else math.inf
-            # Opening a transaction takes no request, if nothing is to be looked up.
+            # Opening a transaction needs no request if there is nothing to look up.
             self._apply()
             connection, wait_ms = self._connection(request, now_ms)
             if connection is None:
@@ -359,10 +359,11 @@ class TransactionClient:
                 return float(self._config.request_timeout_ms)
 
     def _give_up_records(self) -> bool:
-        """Fails what is not to be sent any more; returns whether a batch is left that a thread compresses.
+        """Fails records that must not be sent; returns whether a batch remains that a thread is compressing.
 
-        After a fatal error everything in flight fails as well. An abort waits for the responses, since a late
-        request could become part of the next transaction. After a fatal error there is none.
+        After a fatal error, batches in flight also fail. An abort waits for their responses instead, because
+        a late request could become part of the next transaction. After a fatal error, there is no next
+        transaction.
         """
         if not self.machine.failed:
             return False
@@ -372,7 +373,7 @@ class TransactionClient:
         return compressing
 
     def _connection(self, request: Request, now_ms: float) -> tuple[Connection | None, float]:
-        """Returns a connection for the request, or None and when to try again."""
+        """Returns a connection for the request, or None and the milliseconds until the next attempt."""
         node_id = self.machine.coordinator(request)
         connection, wait_ms = self._connector.connection_for(node_id, self._nodes(), now_ms)
         if wait_ms is None:
@@ -384,7 +385,7 @@ class TransactionClient:
         return connection, wait_ms
 
     def _send(self, request: Request, connection: Connection, now_ms: float) -> bool:
-        """Sends a request; False if it was not sent, as the broker cannot answer it."""
+        """Sends a request; returns False if it was not sent, because the broker does not support it."""
         found = self._api_of(request, connection, now_ms)
         if found is None:
             return False
@@ -401,7 +402,7 @@ class TransactionClient:
         api, _ = _REQUESTS[type(request)]
         version = connection.handshake.versions.get(api)
         if isinstance(request, AskLevel) and version is None:
-            # Its versions are assumed, since it does not know ApiVersions.
+            # The broker's versions are assumed, because it does not support ApiVersions.
             self.machine.on_level_unknown(now_ms)
             return None
         if isinstance(request, AskMarkers) and version is None:
@@ -454,7 +455,7 @@ class TransactionClient:
     def _on_response(
         self, request: Request, connection: Connection, version: int, response: Any, now_ms: float
     ) -> None:
-        """Handles a response, and sends the next request at once, without waiting for the next tick."""
+        """Handles a response, and sends the next request immediately, without waiting for the next tick."""
         if isinstance(request, FindCoordinator) and response.error_code == 0:
             self._connector.know(response.node_id, response.host, response.port)
         _, handle = _REQUESTS[type(request)]
@@ -466,16 +467,16 @@ class TransactionClient:
         self._sender.request_control()
 
     def on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
-        """A broker has reported its features, in a new connection's handshake."""
+        """Handles the features that a broker has reported in a new connection's handshake."""
         self.machine.on_features(response.features_epoch, level_of(response), now_ms)
 
     def _on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
-        """The request in flight gets no response: retries."""
+        """Retries the request in flight, which will get no response."""
         self.machine.on_no_response(cause, now_ms)
         self._sender.request_control()
 
     def end(self, error: Exception) -> None:
-        """The loop has ended: no call gets an outcome any more."""
+        """Ends all waits, because the loop has ended: no further call gets an outcome."""
         with self._changed:
             self._closed = self._closed or error
             self._changed.notify_all()
@@ -498,14 +499,14 @@ _REQUESTS: dict[type, tuple[Api, Callable[[TransactionMachine, Any, str, float],
     AskMarkers: (DESCRIBE_TRANSACTIONS, TransactionMachine.on_markers),
     AskLevel: (API_VERSIONS, _on_level),
 }
-"""What is sent for a request of the machine, and what takes the response."""
+"""The API of each request of the machine, and the method that handles the response."""
 
 
 def level_of(response: ApiVersionsResponse) -> int:
     """Returns the finalized level of ``transaction.version`` that can be used, 0 if there is none.
 
-    Level 2 needs versions of requests that a proxy may hide although it passes the features on: a broker
-    takes older ones for the first protocol, and would miss what that has to add first.
+    Level 2 needs request versions that a proxy may hide although it passes on the features: a broker treats
+    requests of older versions as the first protocol, which requires partitions and groups to be added first.
     """
     level = response.finalized_features.get(FEATURE, (0, 0))[1]
     offered = response.api_versions
