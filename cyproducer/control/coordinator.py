@@ -59,7 +59,7 @@ class Retries:
 def refusal(
     code: int, what: str, message: str | None = None, transactional_id: str | None = None
 ) -> errors.KafkaError:
-    """Makes the error for an error code.
+    """Creates the error for an error code.
 
     Args:
         code: the error code of the response.

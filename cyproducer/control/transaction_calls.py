@@ -1,8 +1,8 @@
 """Transactions as the application sees them: the states, the calls, and which call is allowed in which state.
 
 Owns the table of transitions, and the outcome of a call. Does not own requests (``transaction_requests``) or
-what follows from their responses (``transactions``). Does no I/O. Only the thread with the loop lock calls
-it.
+the handling of their responses (``transaction_machine``). Does no I/O. Only the thread that holds the loop
+lock calls it.
 """
 
 import enum
@@ -28,7 +28,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens: calls, then ends."""
+    """The events that change the state: calls, then the ends of operations."""
 
     INIT = "init_transactions()"
     RESUME = "an identity was handed over"
@@ -67,10 +67,10 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (_S.COMMITTING, _E.ENDED): _S.READY,
     (_S.ABORTABLE_ERROR, _E.ABORT): _S.ABORTING,
     (_S.ABORTABLE_ERROR, _E.ABORTABLE): _S.ABORTABLE_ERROR,
-    # What fails while it is aborted changes nothing.
+    # A failure during an abort changes nothing.
     (_S.ABORTING, _E.ABORTABLE): _S.ABORTING,
     (_S.ABORTING, _E.ENDED): _S.READY,
-    # Rights may be granted: then the same call works.
+    # Rights may be granted later: then the same call succeeds.
     (_S.ABORTING, _E.NOT_ENDED): _S.ABORTABLE_ERROR,
     (_S.INITIALIZING, _E.FATAL): _S.FATAL_ERROR,
     (_S.READY, _E.FATAL): _S.FATAL_ERROR,
@@ -83,7 +83,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (_S.FATAL_ERROR, _E.FATAL): _S.FATAL_ERROR,
     (_S.FATAL_ERROR, _E.ABORTABLE): _S.FATAL_ERROR,
 }
-"""Every possible transition. A call whose pair is missing is refused and changes nothing."""
+"""Every possible transition. A call whose (state, event) is missing is refused and changes nothing."""
 
 OPEN = (State.IN_TRANSACTION, State.PREPARING, State.COMMITTING)
 JOINED = {
@@ -92,11 +92,11 @@ JOINED = {
     Event.COMMIT: State.COMMITTING,
     Event.ABORT: State.ABORTING,
 }
-"""The state in which a call has been made already, so that the same call joins it."""
+"""Call -> the state in which that call is in progress, so that a repeated call joins it."""
 
 
 def diagram() -> str:
-    """The table as a Mermaid diagram, without errors in states that they do not change."""
+    """Returns the table as a Mermaid diagram, without events that leave the state unchanged."""
     text = "stateDiagram-v2\n"
     for (state, event), to in TABLE.items():
         if state is not to:
@@ -105,7 +105,7 @@ def diagram() -> str:
 
 
 class Offsets(NamedTuple):
-    """Positions of a consumer group, to be committed with the transaction."""
+    """Positions of a consumer group to commit with the transaction."""
 
     group: ConsumerGroupMetadata
     positions: Mapping[TopicPartition, OffsetAndMetadata]
@@ -114,9 +114,9 @@ class Offsets(NamedTuple):
 class Call:
     """A call of the application, and its outcome.
 
-    ``accepted``: it was looked at. ``told``: it is done, and so is what follows from it, so that its thread
-    may go on. ``released``: that thread waits for nothing else, so the transaction may end. ``abandoned``: it
-    has stopped waiting, and has not seen the outcome.
+    ``accepted``: the call was processed. ``told``: the call is done and its effects are applied, so that its
+    thread can continue. ``released``: that thread waits for nothing else, so the transaction can end.
+    ``abandoned``: the thread has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -145,9 +145,9 @@ class OffsetsCall(Call):
 
 
 class ResumeCall(Call):
-    """Goes on with the identity of another producer of this transactional id, without InitProducerId, which
-    would fence the producer that has taken over meanwhile. The second protocol only: its epochs last for one
-    transaction."""
+    """Continues with the identity of another producer of this transactional id. Does not send InitProducerId,
+    which would fence a producer that has taken over in the meantime. Only for the second protocol, whose
+    epochs last for one transaction."""
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         super().__init__(Event.RESUME, "resume()")
@@ -155,7 +155,7 @@ class ResumeCall(Call):
 
 
 class CloseCall(Call):
-    """The producer is closed: an open transaction is aborted, and one that is being ended is waited for."""
+    """Closes the producer: aborts an open transaction, or waits for a transaction that is being ended."""
 
     def __init__(self) -> None:
         super().__init__(Event.ABORT, "close()")
@@ -163,7 +163,7 @@ class CloseCall(Call):
 
 
 class Prepared(NamedTuple):
-    """The identity of a transaction that is ready to be ended by anybody, and whether it has anything."""
+    """The identity of a transaction that any client can end now, and whether the transaction is empty."""
 
     producer_id: int
     epoch: int

@@ -1,15 +1,15 @@
-"""Ends a transaction by its identity alone: which request comes next, and what each response means.
+"""Ends a transaction by its identity alone: which request is next, and what each response means.
 
-Owns the order of the requests of one call of ``cyproducer.transactions.commit()`` or ``abort()``, and what
-can be known of a transaction that others may have ended. Does not own connections or waiting
+Owns the order of the requests of one call of ``cyproducer.transactions.commit()`` or ``abort()``, and the
+conclusions about a transaction that another client may have ended. Does not own connections or waiting
 (``cyproducer.transactions``). Does no I/O and reads no clock. One thread at a time.
 
 The rules
 ---------
 
 EndTxn with (transactional id, producer id, epoch) ends a transaction, no matter which client sends it. Its
-answer alone says little: NONE may come from an earlier EndTxn, and with the first protocol, whose epochs last
-for many transactions, a late EndTxn ends the *next* transaction. So each attempt begins with
+response alone is not conclusive: NONE may be due to an earlier EndTxn, and with the first protocol, whose
+epochs last for many transactions, a late EndTxn ends the *next* transaction. So each attempt begins with
 DescribeTransactions.
 
 =============================  ====================================================================
@@ -18,30 +18,32 @@ the coordinator describes      then
 this identity, Ongoing         EndTxn. NONE: this call has ended it
 this identity, Prepare... or   it was ended, by the first protocol: no EndTxn is sent
 Complete...
-this identity, Empty           nothing was written. With the second protocol, EndTxn(abort) takes the
-                               epoch away from any producer that may still hold it
-another identity               EndTxn, which cannot hit anything, since epochs never go back. NONE:
-                               ended before, by the second protocol. INVALID_TXN_STATE in the
+this identity, Empty           nothing was written. With the second protocol, EndTxn(abort) revokes the
+                               epoch from any producer that may still have it
+another identity               EndTxn, which can't affect any transaction, as epochs never decrease.
+                               NONE: ended before, by the second protocol. INVALID_TXN_STATE in the
                                opposite state: ended the other way. PRODUCER_FENCED: the id was used
                                since, and it is not known how this transaction ended
-TRANSACTIONAL_ID_NOT_FOUND     the id has expired, or never was
+TRANSACTIONAL_ID_NOT_FOUND     the id has expired, or never existed
 =============================  ====================================================================
 
-Each failure begins a new attempt, with a new look. A lost response to EndTxn is such a failure: the next look
-shows whether it took effect. Brokers before Kafka 3.0 have no DescribeTransactions: EndTxn is sent, and a
-repeated one is not told from the first.
+Each failure begins a new attempt, with a new DescribeTransactions. A lost response to EndTxn is such a
+failure: the next description shows whether EndTxn took effect. Brokers before Kafka 3.0 have no
+DescribeTransactions: EndTxn is sent, and a repeated EndTxn can't be distinguished from the first.
 
-**The version of EndTxn** is that of the protocol by which the transaction was written, as its producer's
-would be, so that both may end it. It is of the first protocol below level 2 of ``transaction.version``, which
-the coordinator reports just before: a request of the second one at level 0 makes the id unusable.
+**The version of EndTxn** belongs to the protocol with which the transaction was written, as it would if its
+producer sent EndTxn, so that both can end it. Below level 2 of ``transaction.version``, which the coordinator
+reports just before, the version is one of the first protocol: a request of the second protocol at level 0
+makes the id unusable.
 
-**After the broker's timeout** the state is CompleteAbort with the next epoch. Newer brokers answer a commit
-with PRODUCER_FENCED then (KAFKA-20785), but EndTxn(abort) with NONE: so that is asked.
+**After the broker's timeout**, the state is CompleteAbort with the next epoch. In this state, newer brokers
+answer a commit with PRODUCER_FENCED (KAFKA-20785), but EndTxn(abort) with NONE. So EndTxn(abort) is sent to
+find out.
 
-**Fencing.** A writer that was not prepared goes on after an abort by the first protocol, in the same epoch:
-its commit would show the second half of its records. With ``fence``, InitProducerId with the identity
-follows. It aborts what the writer may have begun in between. It is not sent if the identity is not the id's
-any more.
+**Fencing.** After an abort by the first protocol, a writer that was not prepared continues in the same epoch:
+its commit would expose the second half of its records. With ``fence``, InitProducerId with the identity
+follows, and aborts a transaction that the writer may have begun in between. It is not sent if the
+transactional id has another identity by then.
 
 Sources: KIP-98, KIP-360, KIP-664, KIP-890; Kafka protocol guide.
 """
@@ -78,7 +80,7 @@ from cyproducer.wire.responses import (
 MARKERS_MS = 5.0
 """The first delay while a transaction is being completed, which takes milliseconds."""
 DEFAULT_TIMEOUT_MS = 60000
-"""The transaction timeout that InitProducerId sets if the one of the id is not known."""
+"""The transaction timeout that InitProducerId sets if the timeout of the id is not known."""
 
 EMPTY, ONGOING = "Empty", "Ongoing"
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
@@ -93,18 +95,18 @@ STATES = (
     "PrepareEpochFence",
     "Dead",
 )
-"""The coordinator's names of states."""
+"""The coordinator's names for the states."""
 OPEN_STATES = (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
 """The states in which readers of committed records wait for the transaction's end."""
 
 _ENDED = {True: (PREPARE_COMMIT, COMPLETE_COMMIT), False: (PREPARE_ABORT, COMPLETE_ABORT)}
-"""Committed or not -> the states of that."""
+"""Whether committed -> the states of such a transaction."""
 
 
 class Outcome(enum.Enum):
-    """What has become of a transaction, as far as its coordinator knows.
+    """The outcome of a transaction, as far as its coordinator knows.
 
-    ``committed``: True, False, or None if there was nothing, or it is not known.
+    ``committed``: True, False, or None if there were no records, or if the outcome is not known.
     """
 
     COMMITTED = "committed"
@@ -114,18 +116,18 @@ class Outcome(enum.Enum):
     COMMITTED_BEFORE = "committed_before"
     """It had already been committed."""
     ABORTED_BEFORE = "aborted_before"
-    """It had already been aborted: by a call, by a producer that took its id over, or after its timeout."""
+    """It had already been aborted: by a call, by a producer that took over its id, or after its timeout."""
     EMPTY = "empty"
     """Nothing was written in it, so that there was nothing to end."""
     FENCED = "fenced"
-    """Its transactional id was used since: whether it was committed or aborted is not known any more."""
+    """Its transactional id was used since: whether it was committed or aborted is no longer known."""
     UNKNOWN_ID = "unknown_id"
-    """Its transactional id has another producer id now, has expired, or never was. Not known any more."""
+    """Its transactional id now has another producer id, has expired, or never existed: no longer known."""
 
     @property
     def committed(self) -> bool | None:
-        """True: its records are committed; False: they are aborted; None: there are none, or it is not
-        known."""
+        """True: its records are committed; False: they are aborted; None: there are none, or the outcome is
+        not known."""
         if self in (Outcome.COMMITTED, Outcome.COMMITTED_BEFORE):
             return True
         if self in (Outcome.ABORTED, Outcome.ABORTED_BEFORE):
@@ -134,10 +136,10 @@ class Outcome(enum.Enum):
 
 
 class Ended(NamedTuple):
-    """The answer of ``commit()`` and ``abort()``.
+    """The result of ``commit()`` and ``abort()``.
 
     ``next_producer_id`` and ``next_epoch``: the identity with which the transactional id's next transaction
-    may begin without InitProducerId (KIP-890); None if the broker has not told.
+    can begin without InitProducerId (KIP-890); None if the broker has not returned it.
     """
 
     outcome: Outcome
@@ -156,19 +158,19 @@ Request = FindCoordinator | Describe | AskLevel | EndTxn | InitProducerId
 class CoordinatorCall(ABC):
     """A request to the coordinator of one transactional id, retried until it succeeds or fails for good.
 
-    ``error`` is set if it has failed for good.
+    ``error`` is set if the call has failed for good.
     """
 
     def __init__(self, transactional_id: str, backoff: ExponentialBackoff, rng: Callable[[], float]) -> None:
         """
         Args:
-            transactional_id: whose coordinator answers.
+            transactional_id: the id whose coordinator is requested.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
         """
         self.transactional_id = transactional_id
         self.error: BaseException | None = None
-        #: The node that coordinates the id; None: not known.
+        #: The node id of the coordinator; None: not known.
         self.coordinator: int | None = None
         markers = ExponentialBackoff(MARKERS_MS, max(MARKERS_MS, backoff.max_ms))
         self._retries = Retries(backoff, markers, rng)
@@ -181,7 +183,7 @@ class CoordinatorCall(ABC):
 
     @property
     def name(self) -> str:
-        """Says what this call does, for messages."""
+        """Describes this call, for messages."""
         return f"description of transactional id {self.transactional_id!r}"
 
     def wait_ms(self, now_ms: float) -> float:
@@ -191,7 +193,7 @@ class CoordinatorCall(ABC):
         return max(0.0, self._retries.at_ms - now_ms)
 
     def next_request(self, now_ms: float) -> Request | None:
-        """Returns the request to send now, and takes it for sent; None if none is due."""
+        """Returns the request to send now, and marks it as in flight; None if none is due."""
         if self.done or self._in_flight is not None or now_ms < self._retries.at_ms:
             return None
         if self.coordinator is None:
@@ -204,7 +206,7 @@ class CoordinatorCall(ABC):
         return Describe()
 
     def describe(self) -> str:
-        """Says what is being waited for, for messages."""
+        """Describes the pending operation, for messages."""
         request = self._in_flight
         if isinstance(request, FindCoordinator):
             doing = "looking for the coordinator"
@@ -214,21 +216,21 @@ class CoordinatorCall(ABC):
             doing = "waiting to try again"
         return self._retries.describe(doing)
 
-    # Responses. ``where``: the broker that sent it.
+    # Responses. ``where``: the broker that sent the response.
 
     def on_no_response(self, error: BaseException, now_ms: float) -> None:
-        """The request gets no response, or could not be sent: the coordinator is looked up anew."""
+        """Handles a request that got no response or was not sent: the coordinator is looked up again."""
         self._in_flight = None
         self.coordinator = None
         self._again(error, now_ms)
 
     def on_failure(self, error: BaseException) -> None:
-        """The request cannot be sent, and trying again would not help."""
+        """Handles a request that can't be sent, and that a retry would not help."""
         self._in_flight = None
         self.error = error
 
     def on_coordinator(self, response: FindCoordinatorResponse, where: str, now_ms: float) -> None:
-        """The response to FindCoordinator."""
+        """Handles the response to FindCoordinator."""
         self._in_flight = None
         if response.error_code:
             error = self._error(response.error_code, "FindCoordinator", where, response.error_message)
@@ -237,7 +239,7 @@ class CoordinatorCall(ABC):
         self.coordinator = response.node_id
 
     def on_description(self, response: DescribeTransactionsResponse, where: str, now_ms: float) -> None:
-        """The response to DescribeTransactions."""
+        """Handles the response to DescribeTransactions."""
         self._in_flight = None
         name = self.transactional_id
         found = next((each for each in response.transactions if each.transactional_id == name), None)
@@ -252,12 +254,12 @@ class CoordinatorCall(ABC):
 
     @abstractmethod
     def _described(self, found: TransactionDescription, where: str, now_ms: float) -> None:
-        """The coordinator's view of the transactional id."""
+        """Handles the coordinator's description of the transactional id."""
 
     # Failures
 
     def _try_again(self, code: int, error: errors.KafkaError, now_ms: float) -> None:
-        """Tries again if that may help."""
+        """Retries if the error may be temporary; otherwise fails the call."""
         if code in MOVED:
             self.coordinator = None
         elif not (error.retriable or code == ErrorCode.UNKNOWN):
@@ -266,7 +268,7 @@ class CoordinatorCall(ABC):
         self._again(error, now_ms)
 
     def _again(self, error: BaseException, now_ms: float) -> None:
-        """Begins a new attempt, after a while."""
+        """Begins a new attempt after a backoff."""
         self._retries.failed(error, now_ms, isinstance(error, errors.ConcurrentTransactionsError))
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
@@ -274,7 +276,7 @@ class CoordinatorCall(ABC):
 
 
 class Describing(CoordinatorCall):
-    """A call that describes a transactional id. ``result`` or ``error`` is set when it is done."""
+    """A call that describes a transactional id. Once it is done, ``result`` or ``error`` is set."""
 
     result: TransactionDescription | None = None
 
@@ -290,7 +292,7 @@ class Describing(CoordinatorCall):
 class Ending(CoordinatorCall):
     """A call that ends a transaction. See the rules in the module's docstring.
 
-    ``result`` or ``error`` is set when it is done.
+    Once it is done, ``result`` or ``error`` is set.
     """
 
     def __init__(
@@ -304,32 +306,33 @@ class Ending(CoordinatorCall):
     ) -> None:
         """
         Args:
-            transaction: what to end; ``offsets`` are not looked at.
-            commit: whether to commit it, or to abort it.
+            transaction: the transaction to end; its ``offsets`` are ignored.
+            commit: True to commit the transaction, False to abort it.
             fence: whether to end the epoch after an abort by the first protocol.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
-            start_time_ms: when it began, as its coordinator has described it before; None: not known. Tells
-                it from the next transaction of the first protocol, which has the same identity.
+            start_time_ms: when the transaction began, from an earlier description by its coordinator; None:
+                not known. Distinguishes the transaction from the next one of the first protocol, which has
+                the same identity.
         """
         super().__init__(transaction.transactional_id, backoff, rng)
         self.transaction = transaction
         self.commit = commit
         self.result: Ended | None = None
-        #: The transaction timeout that InitProducerId leaves as it is.
+        #: The id's transaction timeout, which InitProducerId must not change.
         self.timeout_ms = DEFAULT_TIMEOUT_MS
         self._fence = fence
         self._start_time_ms = start_time_ms
-        # What this attempt knows.
+        # The knowledge of this attempt.
         self._description: TransactionDescription | None = None
         self._level: int | None = None
         self._probing = False
-        # What the call knows.
+        # The knowledge of the whole call.
         self._describable = True
         self._was_open = False
         self._was_empty = False
         self._end_sent = False
-        # The result, once only the fencing is left.
+        # The result, once only fencing remains.
         self._before_fence: Ended | None = None
         if transaction.empty:
             self.result = Ended(Outcome.EMPTY, transaction.transactional_id)
@@ -341,7 +344,7 @@ class Ending(CoordinatorCall):
 
     @property
     def name(self) -> str:
-        """Says what this call does, for messages."""
+        """Describes this call, for messages."""
         what, (_, producer_id, epoch, *_) = "commit" if self.commit else "abort", self.transaction
         return f"{what} of transactional id {self.transactional_id!r} ({producer_id=}, {epoch=})"
 
@@ -360,7 +363,7 @@ class Ending(CoordinatorCall):
         return self.transaction.protocol if self._level >= SECOND else FIRST
 
     def describe(self) -> str:
-        """Says what is being waited for, for messages."""
+        """Describes the pending operation, for messages."""
         doubt = "; it may be done: call again to learn the outcome" if self._end_sent else ""
         return super().describe() + doubt
 
@@ -405,7 +408,7 @@ class Ending(CoordinatorCall):
         elif own and found.state in _ENDED[False]:
             self._settle(False)
         elif own:
-            # The broker is about to abort it.
+            # The broker is about to abort the transaction.
             error = self._error(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}", where)
             self._again(error, now_ms)
 
@@ -414,7 +417,7 @@ class Ending(CoordinatorCall):
         return (found.producer_id, found.producer_epoch) == identity
 
     def _settle(self, committed: bool) -> None:
-        """The transaction was ended by the first protocol, which leaves it its identity."""
+        """Handles a transaction that was ended by the first protocol, which does not change its identity."""
         self._conclude(committed, by_this_call=self._end_sent and self._was_open)
 
     def _conclude(
@@ -427,16 +430,16 @@ class Ending(CoordinatorCall):
         self._finish(outcome, following)
 
     def on_level(self, level: int) -> None:
-        """The coordinator has told the finalized level of ``transaction.version``."""
+        """Handles the finalized level of ``transaction.version`` that the coordinator has reported."""
         self._in_flight = None
         self._level = level
         found = self._description
         if found is not None and self._is_own(found) and found.state == EMPTY and self._protocol() == FIRST:
-            # EndTxn of the first protocol would be refused.
+            # The coordinator would refuse EndTxn of the first protocol.
             self._finish(Outcome.EMPTY)
 
     def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
-        """The response to EndTxn."""
+        """Handles the response to EndTxn."""
         request, self._in_flight = self._in_flight, None
         assert isinstance(request, EndTxn)
         code = response.error_code
@@ -451,7 +454,7 @@ class Ending(CoordinatorCall):
             if found.state == EMPTY and code == ErrorCode.INVALID_TXN_STATE:
                 self._finish(Outcome.EMPTY)
             else:
-                # It was ended, or the id was taken over, since it was described.
+                # Since the description, the transaction was ended, or the id was taken over.
                 self._again(error, now_ms)
         elif code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._finish(Outcome.UNKNOWN_ID)
@@ -487,7 +490,7 @@ class Ending(CoordinatorCall):
         )
 
     def on_fenced(self, response: InitProducerIdResponse, where: str, now_ms: float) -> None:
-        """The response to InitProducerId."""
+        """Handles the response to InitProducerId."""
         self._in_flight = None
         assert self._before_fence is not None
         code = response.error_code
@@ -496,7 +499,7 @@ class Ending(CoordinatorCall):
                 next_producer_id=response.producer_id, next_epoch=response.producer_epoch
             )
         elif code in FENCED:
-            # Somebody was faster.
+            # Another client was faster.
             self.result = self._before_fence
         else:
             self._try_again(code, self._error(code, "InitProducerId", where), now_ms)
@@ -514,7 +517,7 @@ class Ending(CoordinatorCall):
             and (found is None or self._is_own(found))
         ):
             self._before_fence = result
-            # The id may have been taken over meanwhile.
+            # The id may have been taken over in the meantime.
             self._description = None
             return
         self.result = result
@@ -527,10 +530,10 @@ class Ending(CoordinatorCall):
 
 
 class EndingIdentity(Ending):
-    """A call that ends an identity of the second protocol, whether a transaction is open under it or not.
+    """A call that ends an identity of the second protocol, whether or not a transaction is open under it.
 
-    EndTxn(abort) of version 5 bumps the epoch even if nothing was written (KIP-890), so the identity is a
-    lock: of a commit and this, one succeeds. ``ended`` says whether it was this one.
+    EndTxn(abort) of version 5 bumps the epoch even if nothing was written (KIP-890), so the identity acts as
+    a lock: of a commit and this call, only one succeeds. ``ended``: whether this call succeeded.
     """
 
     ended = False
@@ -540,7 +543,7 @@ class EndingIdentity(Ending):
         return EndTxn(False, SECOND)
 
     def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
-        """The response to EndTxn."""
+        """Handles the response to EndTxn."""
         self._in_flight = None
         code = response.error_code
         if code == 0:

@@ -1,43 +1,45 @@
-"""Transactions: which request comes next, and what each response means.
+"""Transactions: which request is next, and what each response means.
 
 Owns the order of the requests, and the transaction's identity (producer id and epoch). Does not own which
 calls are allowed (``transaction_calls``), batches (the accumulator), their fates (``batch_fate``),
-connections, or the threads that call (``clients/transaction_client``). Does no I/O and reads no clock. Only
-the thread with the loop lock calls it.
+connections, or the calling threads (``clients/transaction_client``). Does no I/O and reads no clock. Only the
+thread that holds the loop lock calls it.
 
 The rules
 ---------
 
-**Two protocols.** With the first, AddPartitionsToTxn and AddOffsetsToTxn add what a transaction writes to,
-and an epoch lasts for many transactions. With the second (KIP-890), Produce and TxnOffsetCommit add it, and
-each EndTxn ends the epoch. The brokers' finalized feature ``transaction.version`` decides. A request of the
-second protocol at a level below 2 makes the transactional id unusable, so the level is looked up again where
-it may have changed: before a transaction's first request, and before EndTxn, if it is not known from the last
-second. A transaction keeps its protocol. Only its EndTxn is one of the first if the level has sunk meanwhile.
+**Two protocols.** With the first protocol, AddPartitionsToTxn and AddOffsetsToTxn add the partitions and
+groups to a transaction, and an epoch lasts for many transactions. With the second protocol (KIP-890), Produce
+and TxnOffsetCommit add them, and each EndTxn ends the epoch. The brokers' finalized feature
+``transaction.version`` decides. A request of the second protocol at a level below 2 makes the transactional
+id unusable. So if the level was not reported within the last second, it is looked up again where it may have
+changed: before a transaction's first request, and before EndTxn. A transaction keeps its protocol. Only its
+EndTxn uses the first protocol if the level has dropped in the meantime.
 
 **Opening.** ``begin`` sends nothing. A transaction is *opened* when it has something to send: the level is
-known, and the markers of the last transaction are written. Before that the epoch is bumped if the last
-transaction used the first protocol and this one uses the second, or if ``prepare`` handed the identity out:
-otherwise a late EndTxn of another process could end this transaction. The second protocol's Produce would
-meet the markers in the broker, and wait there for 20 ms; DescribeTransactions asks for them and blocks
-nobody.
+known, and the markers of the last transaction are written. Before that, the epoch is bumped if the last
+transaction used the first protocol and this one uses the second, or if ``prepare`` has returned the identity
+to the application: otherwise, a late EndTxn of another process could end this transaction. A Produce request
+of the second protocol would find the markers missing, and wait in the broker for 20 ms; DescribeTransactions
+checks for them without blocking other requests.
 
-**One at a time.** One request about the transaction is in flight at any time. EndTxn goes out only when no
-Produce request is unanswered, because a broker may append a late one after it, to the next transaction.
+**One at a time.** One request about the transaction is in flight at any time. EndTxn is sent only when no
+Produce request is in flight, because a broker could append a late one after EndTxn, to the next transaction.
 
-**Errors.** Retriable ones are tried again until the transaction ends. After an *abortable* one the
-transaction can only be aborted. After a *fatal* one this producer can do nothing more, and each call says so
-with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
-transaction is never committed without one of its records. An id that has expired is fatal, also where a bump
-would give it another producer id: its last owner may be gone, and nothing would fence a zombie.
+**Errors.** Retriable errors are retried until the transaction ends. After an *abortable* error, the
+transaction can only be aborted. After a *fatal* error, the producer can't be used any more, and each call
+raises an error with the first cause. A record that is not delivered, or was not even accepted, causes an
+abortable error: a transaction is never committed without one of its records. An expired id is a fatal error,
+even if a bump would assign it another producer id: the coordinator may have forgotten its last owner, and
+nothing would fence a zombie.
 
-**After an abort** no sequence of it may be used again, and no late request of it may become part of the next
-transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
-has failed or a request got no response. It must not come before EndTxn: it would abort the transaction
-silently, and what is sent later would be committed without what came before.
+**After an abort**, none of its sequences may be reused, and none of its late requests may become part of the
+next transaction. The second protocol's EndTxn ends the epoch. With the first protocol, InitProducerId bumps
+the epoch if a record has failed or a request got no response. InitProducerId must not be sent before EndTxn:
+it would abort the transaction silently, and later records would be committed without the earlier ones.
 
-**Calls that time out** go on. The same call joins what is under way. EndTxn is repeated as it was until there
-is an answer, so once it may be out, its opposite is refused.
+**Calls that time out** continue. A repeated call joins the operation in progress. EndTxn is repeated
+unchanged until there is a response, so once it may have been sent, the opposite call is refused.
 
 Sources: KIP-98, KIP-360, KIP-447, KIP-588, KIP-654, KIP-890, KIP-1050; Kafka protocol guide.
 """
@@ -89,16 +91,16 @@ from cyproducer.wire.responses import (
 )
 
 LEVEL_AGE_MS = 1000.0
-"""For how long the level of ``transaction.version`` counts as known."""
+"""How long a reported level of ``transaction.version`` counts as known."""
 MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 """The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
 
 FENCING_EPOCH = 32767
-"""The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
+"""The last epoch: coordinators use it to end transactions, but can't end one begun in it (KAFKA-20090)."""
 
 NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
-"""Up to here no bump gives another producer id. A few epochs later one may, since the broker's timeout bumps,
-too."""
+"""Up to this epoch, no bump assigns another producer id. A few epochs later, a bump may, because the broker's
+timeout also bumps the epoch."""
 
 
 _REPLACED = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
@@ -114,7 +116,7 @@ _FORMER_MEMBER = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""The consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
+"""The consumer of these offsets may no longer own its partitions (KIP-447, KIP-848)."""
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -130,36 +132,36 @@ class TransactionMachine:
     ) -> None:
         """
         Args:
-            transactional_id: the producer's.
+            transactional_id: the producer's transactional id.
             timeout_ms: ``transaction_timeout_ms``, for messages.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
         """
         self.transactional_id = transactional_id
         self.state = State.UNINITIALIZED
-        #: The number of transactions that were begun.
+        #: The number of transactions begun so far.
         self.number = 0
         #: The identity of the open or next transaction; -1 while there is none.
         self.producer_id = -1
         self.epoch = -1
         #: The protocol of the open transaction; None until it is opened.
         self.protocol: int | None = None
-        #: Partitions that the transaction has, beyond what the sender knows (first protocol).
+        #: Partitions added to the transaction that the sender does not know yet (first protocol).
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
-        #: Whether an EndTxn of the last transaction got no response, or an error to try again after, so that
-        #: it may have been carried out even if its repetition is refused.
+        #: Whether an EndTxn of the last transaction got no response, or a retriable error, so that it may
+        #: have been carried out even if its repetition is refused.
         self.end_in_doubt = False
-        #: Whether the transaction goes on without a record that is refused for its content, by the client or
-        #: by a broker. Otherwise no transaction is committed without one of its records.
+        #: Whether the transaction continues without a record that is refused for its content, by the client
+        #: or by a broker. Otherwise, no transaction is committed without one of its records.
         self.drops_refused = False
-        #: Called when a record's failure has changed the state, so that nothing more is to be sent.
+        #: Called when a record's failure has changed the state, so that nothing more must be sent.
         self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
         markers = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
         self._retries = Retries(backoff, markers, rng)
-        # What is known of the level: the epoch of the features, the level, and when a broker said so.
+        # The last report of the level: the epoch of the features, the level, and the time of the report.
         self._features_epoch = -1
         self._level = 0
         self._level_ms = -math.inf
@@ -182,11 +184,11 @@ class TransactionMachine:
         self._calls: list[Call] = []
         self._offsets: list[OffsetsCall] = []
         self._left: dict[TopicPartition, OffsetAndMetadata] = {}
-        # The last operation that has succeeded, its result, and the calls that have it.
+        # The last operation that has succeeded, its result, and the calls that received the result.
         self._last: tuple[Event, Any, list[Call]] | None = None
         self.in_flight: Request | None = None
 
-    # What the rest of the client may do
+    # What the rest of the client is allowed to do
 
     @property
     def accepts_records(self) -> bool:
@@ -200,11 +202,11 @@ class TransactionMachine:
 
     @property
     def failed(self) -> bool:
-        """Whether what is not sent yet is not to be sent any more."""
+        """Whether unsent records must not be sent any more."""
         return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
 
     def refusal(self) -> errors.KafkaError:
-        """The error for a record, or a call, that comes now."""
+        """Returns the error for a record or a call in the current state."""
         if self.state is State.FATAL_ERROR:
             return self._fatal_error()
         if self.state is State.ABORTABLE_ERROR:
@@ -212,7 +214,7 @@ class TransactionMachine:
         return errors.IllegalStateError(self._state_text("send()", "call begin_transaction() before it"))
 
     def record_error(self) -> errors.KafkaError:
-        """The error of records that were accepted and are not to be sent."""
+        """Returns the error of records that were accepted and will not be sent."""
         error: errors.KafkaError
         if self.cause is None:
             error = errors.TransactionAbortedError(
@@ -227,8 +229,7 @@ class TransactionMachine:
         return error
 
     def age(self, now_ms: float) -> str:
-        """Says, for errors of an epoch that is not valid any more, whether the broker may have aborted the
-        transaction."""
+        """Describes the transaction's age, for errors of an invalid epoch: the broker may have aborted it."""
         return (
             f"the transaction was open for {(now_ms - self._opened_ms) / 1000:.1f} s; the broker aborts it "
             f"after transaction_timeout_ms={self._timeout_ms:g}"
@@ -260,14 +261,14 @@ class TransactionMachine:
     # Calls
 
     def submit(self, call: Call, now_ms: float) -> None:
-        """Takes a call of the application: refuses it, answers it, or begins what it asks for."""
+        """Handles a call of the application: refuses it, completes it, or begins its operation."""
         if isinstance(call, CloseCall):
             self._submit_close(call)
             return
         if self.state is State.FATAL_ERROR:
             call.finish(self._fatal_error())
             return
-        # Only now: a thread may stop waiting at the moment of the success.
+        # Checked only now, because a thread can stop waiting at the moment of success.
         if self._last is not None and all(caller.abandoned for caller in self._last[2]):
             event, result, _ = self._last
             if call.event is event:
@@ -305,7 +306,7 @@ class TransactionMachine:
         if isinstance(call, ResumeCall):
             self.producer_id, self.epoch = call.identity
             self._last_protocol = SECOND
-            # The other producer's last transaction may have ended a moment ago.
+            # The other producer's last transaction may have ended just before.
             self._markers_under_way, self._ended_ms = True, now_ms
             call.finish()
             return
@@ -350,7 +351,7 @@ class TransactionMachine:
         if self.state is not State.IN_TRANSACTION:
             call.finish(self._misuse(call))
         elif not call.offsets.positions:
-            # Brokers add nothing for it.
+            # Brokers add nothing for an empty commit of offsets.
             call.finish()
         elif self._offsets and self._offsets[0].offsets != call.offsets:
             call.finish(
@@ -384,7 +385,7 @@ class TransactionMachine:
         self.state = TABLE[self.state, event]
 
     def _finish_calls(self, event: Event, result: Any = None) -> None:
-        """The operation has succeeded: reports it to its callers, or keeps the outcome for the next call."""
+        """Reports success of the operation to its callers, and keeps the outcome in case none has seen it."""
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, result)
@@ -399,12 +400,12 @@ class TransactionMachine:
     # Failures
 
     def fail(self, error: BaseException, code: int = 0, sequenced: bool = False) -> None:
-        """A record of the open transaction is not delivered, or was not accepted.
+        """Handles a record of the open transaction that was not delivered, or not accepted.
 
         Args:
-            error: why.
-            code: the broker's error code, 0 if it is the client's decision.
-            sequenced: whether the record had a sequence number, which no other record may get.
+            error: the reason.
+            code: the broker's error code, 0 if the client decided.
+            sequenced: whether the record had a sequence number, which must not be reused.
         """
         before = self.state
         self._must_bump |= sequenced
@@ -431,13 +432,13 @@ class TransactionMachine:
     # The level
 
     def on_features(self, epoch: int, level: int, now_ms: float) -> None:
-        """A broker reports the level of ``transaction.version``. The highest epoch is the newest."""
+        """Handles a broker's report of the level of ``transaction.version``. The highest epoch is newest."""
         if epoch >= self._features_epoch:
             self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
 
     @property
     def level(self) -> int:
-        """The level that a broker has reported last, 0 if none has."""
+        """The last level that a broker reported, 0 if none has."""
         return self._level
 
     def _level_is_known(self, now_ms: float) -> bool:
@@ -449,7 +450,7 @@ class TransactionMachine:
     # Requests
 
     def coordinator(self, request: Request) -> int | None:
-        """The node that a request goes to; None: any."""
+        """Returns the node to which a request is sent; None: any."""
         if isinstance(request, FindCoordinator):
             return None
         return self._coordinators[self._whose(request)]
@@ -462,21 +463,21 @@ class TransactionMachine:
         return TRANSACTION, self.transactional_id
 
     def join(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """The transaction is about to write to these partitions."""
+        """Notes partitions to which the transaction is about to write."""
         self._pending.extend(partitions)
         self._wanted |= bool(self._pending)
 
     def wait_ms(self, now_ms: float) -> float:
-        """Returns the milliseconds until ``next_request`` is due, unless an event comes first."""
+        """Returns the milliseconds until ``next_request`` is due, unless an event occurs earlier."""
         return self._retries.at_ms - now_ms if self._retries.at_ms > now_ms else math.inf
 
     def next_request(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
-        """Returns the request to send now; changes the state where that takes no request.
+        """Returns the request to send now; makes state changes that need no request.
 
         Args:
             drained: returns whether no record waits for its outcome, and no Produce request for its response;
-                if not, this is called again as soon as it is so.
-            wrote: whether a batch of this transaction went into a request.
+                if not, this method is called again as soon as that is the case.
+            wrote: whether a batch of this transaction was put into a request.
             now_ms: the current time.
         """
         if self.in_flight is not None or now_ms < self._retries.at_ms:
@@ -511,7 +512,7 @@ class TransactionMachine:
         return any(call.released for call in self._calls)
 
     def _opening(self, now_ms: float) -> Request | None:
-        """The next request before the first one that writes; None: the transaction is open."""
+        """Returns the next request to open the transaction; None: it is open and can write."""
         if not self._level_is_known(now_ms):
             return AskLevel()
         protocol = self._protocol_now()
@@ -537,7 +538,7 @@ class TransactionMachine:
     def _ending(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
         commit = self.state is State.COMMITTING
         something = self._something(wrote) or (not commit and self._may_have_parts)
-        # While records are still on their way, so that it costs no time.
+        # Requested while records are still in flight, so that it adds no latency.
         if something and not self._level_is_known(now_ms):
             return AskLevel()
         if (commit and not self._released()) or not drained():
@@ -545,8 +546,9 @@ class TransactionMachine:
         if something:
             protocol = min(self.protocol or FIRST, self._protocol_now())
             if self._end_sent:
-                # An end of the first protocol leaves the epoch, by which the second one would tell that it
-                # was carried out: it would refuse the repetition, as if the broker had aborted.
+                # An EndTxn of the first protocol does not change the epoch. The second protocol would detect
+                # an earlier EndTxn only by a changed epoch: it would refuse the repetition, as if the broker
+                # had aborted.
                 protocol = min(protocol, self._end_protocol)
             return EndTxn(commit, protocol)
         if self._must_bump:
@@ -564,7 +566,7 @@ class TransactionMachine:
         self._finish_calls(event)
 
     def sent(self, request: Request) -> None:
-        """A request was sent; call ``on_response`` or ``on_no_response`` next."""
+        """Notes a sent request. One of the methods for responses, or ``on_no_response``, must follow."""
         self.in_flight = request
         if isinstance(request, EndTxn):
             self._end_sent = True
@@ -572,11 +574,11 @@ class TransactionMachine:
         elif isinstance(request, AddPartitions | AddOffsets):
             self._may_have_parts = True
         elif isinstance(request, CommitOffsets) and request.protocol == SECOND:
-            # It adds the group, also if it fails later.
+            # The request adds the group, even if it fails later.
             self._has_parts = True
 
     def describe(self) -> str:
-        """Says what is being done, for messages."""
+        """Describes the operation in progress, for messages."""
         return self._retries.describe(self._last_request())
 
     def _last_request(self) -> str:
@@ -594,7 +596,7 @@ class TransactionMachine:
     # Responses
 
     def on_no_response(self, error: BaseException, now_ms: float) -> None:
-        """The request in flight gets no response: it is repeated, at a coordinator that is looked up anew."""
+        """Handles a request that will get no response: looks up its coordinator again, and repeats it."""
         request = self._answered()
         if not isinstance(request, FindCoordinator):
             self._coordinators.pop(self._whose(request), None)
@@ -605,7 +607,7 @@ class TransactionMachine:
         self._retries.failed(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
-        """The coordinator for this request cannot be connected to: it is looked up anew."""
+        """Handles a coordinator to which no connection is possible: looks it up again."""
         self._coordinators.pop(self._whose(request), None)
         self._retries.failed(error, now_ms)
 
@@ -615,7 +617,7 @@ class TransactionMachine:
         return request
 
     def _again(self, code: int, error: errors.KafkaError, request: Request, now_ms: float) -> bool:
-        """Whether the error is one to try again after; if so, arranges that."""
+        """Returns whether the error is retriable; if so, schedules a retry."""
         if code in MOVED:
             self._coordinators.pop(self._whose(request), None)
         elif not (error.retriable or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -624,7 +626,7 @@ class TransactionMachine:
         return True
 
     def on_coordinator(self, response: FindCoordinatorResponse, where: str, now_ms: float) -> None:
-        """The response to FindCoordinator; ``where``: the broker that sent it."""
+        """Handles the response to FindCoordinator; ``where``: the broker that sent it."""
         request = self._answered()
         assert isinstance(request, FindCoordinator)
         code = response.error_code
@@ -638,25 +640,25 @@ class TransactionMachine:
         if self.end_in_doubt:
             self._stay_in_doubt(error, now_ms)
             return
-        # It was due, and never sent.
+        # EndTxn was due, but never sent.
         self._end_sent = False
         self._give_up(request, code, error)
 
     def on_level(self, epoch: int, level: int, now_ms: float) -> None:
-        """The response to ApiVersions."""
+        """Handles the response to ApiVersions."""
         self._answered()
         self.on_features(epoch, level, now_ms)
-        # If another broker has told of a newer epoch, that counts, from now on.
+        # If another broker has reported a newer epoch, its level is used, and is valid from now on.
         self._level_ms = now_ms
         self._retries.succeeded()
 
     def on_level_unknown(self, now_ms: float) -> None:
-        """The coordinator does not answer ApiVersions, or was not asked: the known level counts."""
+        """Uses the known level, because the coordinator rejects ApiVersions or does not support it."""
         self.in_flight = None
         self._level_ms = now_ms
 
     def on_markers(self, response: DescribeTransactionsResponse, where: str, now_ms: float) -> None:
-        """The response to DescribeTransactions."""
+        """Handles the response to DescribeTransactions."""
         request = self._answered()
         for transaction in response.transactions:
             if transaction.error_code in MOVED:
@@ -668,16 +670,16 @@ class TransactionMachine:
                     markers=True,
                 )
                 return
-        # Complete, or no answer: the brokers also retry.
+        # The transaction is complete, or its state is unknown: the brokers also retry.
         self._markers_under_way = False
         self._retries.succeeded()
 
     def skip_markers(self) -> None:
-        """The coordinator cannot be asked for markers: it is older."""
+        """Skips the check for markers, which an older coordinator does not support."""
         self._markers_under_way = False
 
     def on_init(self, response: InitProducerIdResponse, where: str, now_ms: float) -> None:
-        """The response to InitProducerId."""
+        """Handles the response to InitProducerId."""
         request = self._answered()
         assert isinstance(request, InitProducerId)
         code = response.error_code
@@ -686,8 +688,8 @@ class TransactionMachine:
             and 0 <= request.producer_id != response.producer_id
             and request.epoch <= NEARLY_EXHAUSTED_EPOCH
         ):
-            # The coordinator has forgotten the id, and who had it since. It refuses every other request with
-            # this error, but makes an identity here.
+            # The coordinator has forgotten the id, and the producers that used it since. It refuses every
+            # other request with this error, but creates an identity for InitProducerId.
             self._fatal(
                 errors.InvalidProducerIdMappingError(
                     f"InitProducerId for transactional id {self.transactional_id!r} at {where}: the id has "
@@ -701,7 +703,7 @@ class TransactionMachine:
             self._must_bump = False
             self._markers_under_way = False
             if self.state is State.INITIALIZING:
-                # Taking over ends the epoch, so that the first transaction may use either protocol.
+                # Taking over the id ends the epoch, so the first transaction can use either protocol.
                 self._last_protocol = self._protocol_now()
                 self._go(Event.INITIALIZED)
                 self._finish_calls(Event.INIT)
@@ -714,19 +716,19 @@ class TransactionMachine:
         self._give_up(request, code, error)
 
     def _not_initialized(self, error: errors.KafkaError) -> None:
-        """``init_transactions()`` is refused. It may be called again, after rights were granted."""
+        """Refuses ``init_transactions()``, which can be called again after rights were granted."""
         self._go(Event.NOT_INITIALIZED)
         self._fail_calls(error)
 
     def refuse_init(self, error: errors.KafkaError) -> None:
-        """The brokers are too old for transactions."""
+        """Handles brokers that are too old for transactions."""
         if self.state is State.INITIALIZING:
             self._not_initialized(error)
         else:
             self._fatal(error)
 
     def on_partitions(self, response: AddPartitionsToTxnResponse, where: str, now_ms: float) -> None:
-        """The response to AddPartitionsToTxn. All partitions were added, or none (KIP-98)."""
+        """Handles the response to AddPartitionsToTxn. All partitions were added, or none (KIP-98)."""
         request = self._answered()
         assert isinstance(request, AddPartitions)
         codes = {place: response.errors.get(place, ErrorCode.UNKNOWN) for place in request.partitions}
@@ -741,7 +743,7 @@ class TransactionMachine:
             return
         if not wrong:
             wrong = codes
-        # An error that ends the transaction counts more than one that would be tried again.
+        # An error that ends the transaction takes precedence over a retriable error.
         ranked = sorted(wrong.items(), key=lambda item: errors.for_code(item[1]).retriable)
         (topic, partition), code = ranked[0]
         error = self._error(code, f"AddPartitionsToTxn of {topic}-{partition}", where)
@@ -752,7 +754,7 @@ class TransactionMachine:
         self._give_up(request, code, error)
 
     def on_offsets_added(self, response: AddOffsetsToTxnResponse, where: str, now_ms: float) -> None:
-        """The response to AddOffsetsToTxn."""
+        """Handles the response to AddOffsetsToTxn."""
         request = self._answered()
         assert isinstance(request, AddOffsets)
         code = response.error_code
@@ -769,7 +771,7 @@ class TransactionMachine:
         self._give_up(request, code, error)
 
     def on_offsets_committed(self, response: TxnOffsetCommitResponse, where: str, now_ms: float) -> None:
-        """The response to TxnOffsetCommit: partitions with a retriable error are tried again."""
+        """Handles the response to TxnOffsetCommit: retries the partitions with a retriable error."""
         request = self._answered()
         assert isinstance(request, CommitOffsets)
         retried: errors.KafkaError | None = None
@@ -795,7 +797,7 @@ class TransactionMachine:
         self._retries.succeeded()
 
     def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
-        """The response to EndTxn."""
+        """Handles the response to EndTxn."""
         request = self._answered()
         assert isinstance(request, EndTxn)
         code = response.error_code
@@ -813,15 +815,15 @@ class TransactionMachine:
                 self._last_protocol = FIRST
                 self._must_bump |= self._unanswered and not request.commit
             if self._must_bump:
-                # The partitions are gone; what is left is InitProducerId.
+                # The transaction has no partitions any more; only InitProducerId remains.
                 self.protocol = FIRST
                 return
             self._ended()
             return
         error = self._error(code, "EndTxn" + ("(commit)" if request.commit else "(abort)"), where)
         if self._again(code, error, request, now_ms):
-            # A coordinator that loses its place while it writes says NOT_COORDINATOR, and its successor may
-            # find the end in the log.
+            # A coordinator that loses its role during the write returns NOT_COORDINATOR, and its successor
+            # may find the end in the log.
             self.end_in_doubt = True
             return
         self._not_ended(request, code, error, now_ms)
@@ -830,13 +832,14 @@ class TransactionMachine:
         second = request.protocol == SECOND
         age = self.age(now_ms)
         if request.commit and second and code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED):
-            # The broker has aborted it, or another producer has the id: EndTxn(abort) shows which (KIP-890).
+            # The broker has aborted the transaction, or another producer has the id: EndTxn(abort) shows
+            # which (KIP-890).
             self._end_sent = False
             said = errors.TransactionFailedError(f"{error}: {age}")
             said.__cause__ = error
             self._abortable(said)
         elif not second and code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED):
-            # The same, and nothing shows which of the two.
+            # The same causes, but nothing shows which of the two.
             self._fatal(type(error)(f"{error.args[0]}: {age}"))
         elif isinstance(error, errors.AuthorizationError) and self.end_in_doubt:
             self._stay_in_doubt(error, now_ms)
@@ -848,9 +851,9 @@ class TransactionMachine:
         elif (
             not request.commit and not second and code == ErrorCode.INVALID_TXN_STATE and not self._has_parts
         ):
-            # Whether it had anything was not known. Taking a new epoch ends it in any case. A Produce request
-            # of the second protocol may have added nothing; if the level has sunk since, the first one ends
-            # it.
+            # It was not known whether the transaction contained anything. A new epoch ends it in any case. A
+            # Produce request of the second protocol may have added nothing; if the level has dropped since,
+            # the transaction is ended with the first protocol.
             self._end_sent = False
             self._may_have_parts = False
             self._must_bump = True
@@ -859,17 +862,18 @@ class TransactionMachine:
             self._fatal(error)
 
     def _stay_in_doubt(self, error: errors.KafkaError, now_ms: float) -> None:
-        """The end may have been carried out, and rights are missing to ask: tries again, as the calls do not
-        go on without its outcome.
+        """Retries, because EndTxn may have been carried out, and the rights to find out are missing.
+
+        The calls can't continue without the outcome:
 
             1. EndTxn(commit) is carried out, and its response is lost.
             2. The principal loses its rights, and FindCoordinator is denied.
-            3. If that were an abortable error, the abort could not be allowed, as in any doubt.
+            3. If this were an abortable error, the abort could not be allowed, because the end is in doubt.
         """
         self._retries.failed(error, now_ms)
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
-        """A request is refused, and trying it again would not help."""
+        """Handles a request that was refused, and that a retry would not help."""
         if self.state is State.INITIALIZING and code not in FENCED:
             self._not_initialized(error)
         elif code in _FATAL:
@@ -877,7 +881,7 @@ class TransactionMachine:
         elif self.state is not State.ABORTING:
             self._abortable(error)
         elif not self._is_for_abort(request):
-            # Sent before the abort began, which makes it irrelevant.
+            # Sent before the abort began, so its outcome is irrelevant now.
             return
         elif isinstance(error, errors.AuthorizationError):
             self.cause = self.cause or error

@@ -1,7 +1,7 @@
-"""The requests about a transaction, of which one is in flight at any time.
+"""The requests about a transaction. At most one of them is in flight at any time.
 
-Owns what each is about. Does not encode them (``clients/transaction_client`` does, with
-``wire/protocol``), or decide which comes next (``transactions``). Immutable.
+Owns the contents of each request. Does not encode requests (``clients/transaction_client`` does, with
+``wire/protocol``), or decide which is next (``transaction_machine``). Immutable.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class FindCoordinator(NamedTuple):
 
 
 class InitProducerId(NamedTuple):
-    """InitProducerId: -1, -1 takes the transactional id over, the own identity bumps its epoch (KIP-360)."""
+    """InitProducerId: -1, -1 takes over the transactional id; the own identity bumps the epoch (KIP-360)."""
 
     producer_id: int
     epoch: int
@@ -60,11 +60,11 @@ class EndTxn(NamedTuple):
 
 
 class AskMarkers(NamedTuple):
-    """DescribeTransactions: are the markers of the last transaction written?"""
+    """DescribeTransactions: whether the markers of the last transaction are written."""
 
 
 class AskLevel(NamedTuple):
-    """ApiVersions: which level has ``transaction.version``?"""
+    """ApiVersions: the level of ``transaction.version``."""
 
 
 Request = (
