@@ -134,7 +134,7 @@ class ProducerIdClient:
         self._sender.request_control()
 
     def _lack(self, connection: Connection, now_ms: float) -> None:
-        """Tries another broker if one does not support InitProducerId; after three such brokers, gives up."""
+        """Handles a broker without InitProducerId: tries another. After three, fails all records."""
         error = errors.UnsupportedVersionError(
             f"{connection.where} does not support InitProducerId (Kafka does since 0.11): "
             "set enable_idempotence=False"

@@ -275,7 +275,7 @@ class Coordinators:
                     raise error
                 failure = error
         if failure is not None:
-            # An id that has moved to a broker that responded earlier would be missing: retries all brokers.
+            # What has moved to a broker that has answered before would be missing: all are asked again.
             return [], failure
         return [each for response in responses for each in response.transactions], None
 

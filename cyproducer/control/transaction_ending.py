@@ -370,7 +370,7 @@ class Ending(CoordinatorCall):
     # Responses
 
     def on_failure(self, error: BaseException) -> None:
-        """The request cannot be sent, and trying again would not help."""
+        """Handles a request that can't be sent, and that a retry would not help."""
         request = self._in_flight
         if isinstance(error, errors.UnsupportedVersionError) and isinstance(request, Describe | AskLevel):
             self._in_flight = None

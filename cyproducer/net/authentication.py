@@ -53,7 +53,7 @@ class Authentication:
             where: the address, for messages.
             converse: creates the mechanism's conversation.
             background: runs calls that may block.
-            rng: returns a float in [0, 1), so that connections do not all renew their sessions at once.
+            rng: returns a float in [0, 1), so that connections renew their sessions at different times.
             send_handshake: sends a SaslHandshake request for the mechanism.
             send_authenticate: sends a SaslAuthenticate request.
         """
