@@ -46,17 +46,19 @@ __all__ = [
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers ``format("cyproducer")`` with a session, whose settings ``spark.cyproducer.kafka.NAME``
-    become defaults of its options; call it again if they have changed. Without it, Spark finds the format by
-    itself, through the module ``pyspark_cyproducer``, if that was installed before the session started, but
-    not these settings.
+    """Registers ``format("cyproducer")`` with a session.
+
+    The session's settings ``spark.cyproducer.kafka.NAME`` become the defaults of the format's options. Call
+    this function again if they have changed. Without this call, Spark finds the format by itself, through the
+    module ``pyspark_cyproducer``, if it was installed before the session started. The settings then have no
+    effect.
 
     Raises:
         ImportError: PySpark is older than 4.0.
-        KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it; or
-            the session has settings, and Spark 4.0 has already found the format by itself.
+        KafkaConfigurationError: a setting is not an option of the sink, or contains a secret that Spark would
+            show; or the session has settings, but Spark 4.0 has already found the format by itself.
     """
-    # First: it checks the version of PySpark.
+    # Called first because it checks the version of PySpark.
     settings = options_of_session(spark)
     from pyspark.errors import AnalysisException
 

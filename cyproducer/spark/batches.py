@@ -2,8 +2,8 @@
 
 Owns the conversion of types that Arrow's compute functions don't support, and finding all bad rows of a batch
 at once. Does not decide what happens to bad rows (``sending``). Does not check batches up front:
-``send_arrow()`` does, and refuses a batch at its first bad row; only then does this module look for the
-others. Any thread.
+``send_arrow()`` checks them, and refuses a batch at its first bad row. Only then does this module look for
+the other bad rows. Any thread.
 """
 
 import pyarrow as pa
@@ -17,8 +17,8 @@ from cyproducer.spark.columns import Columns
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the same rows without view and dictionary columns. ``send_arrow()`` accepts those, but Arrow's
-    functions can't compute their lengths or take rows out of them. Copies nothing if there are none; batches
-    from Spark itself have none."""
+    functions can't compute their lengths or take rows out of them. Copies nothing if the batch has no such
+    columns; batches from Spark itself have none."""
     if not any(_is_odd(of) for of in batch.schema.types):
         return batch
     columns = [
@@ -55,8 +55,8 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
 def refused_rows(
     producer: KafkaProducer, topic: str, rows: pa.RecordBatch, columns: Columns, error: Exception
 ) -> dict[int, Exception]:
-    """Returns ``bad_rows`` of a batch that ``send_arrow()`` has just refused as a whole, with ``error``."""
-    # The producer refreshed the topic's metadata before it raised this error, and only before this one.
+    """Returns ``bad_rows`` of a batch that ``send_arrow()`` has just refused as a whole with ``error``."""
+    # The producer refreshes the topic's metadata before it raises this error, but before no other error.
     refreshed = isinstance(error, UnknownTopicOrPartitionError)
     partitions = len(producer.partitions_for(topic)) if refreshed else None
     return bad_rows(rows, columns, partitions, producer.config.max_request_size)
@@ -65,7 +65,7 @@ def refused_rows(
 def bad_rows(
     rows: pa.RecordBatch, columns: Columns, partitions: int | None, limit: int
 ) -> dict[int, Exception]:
-    """Returns the rows whose content can't be sent: row number to cause.
+    """Returns the rows whose content can't be sent, as a mapping from row number to cause.
 
     ``partitions``: the topic's partition count; None if that is not certain. ``limit``: ``max_request_size``.
     Does not find everything: ``send_arrow()`` still refuses the rest, such as malformed text.
@@ -156,14 +156,15 @@ def _request_sizes(rows: pa.RecordBatch, columns: Columns) -> pa.Array:
 
 
 def _field_sizes(column: pa.Array) -> pa.Array:
-    """Returns the bytes of a key, a value, a header's key or a header's value, length prefix included."""
+    """Returns the size in bytes of each key, value, header key or header value, including the length
+    prefix."""
     lengths = pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
-    # The length of a null is -1, whose varint is one byte, as that of 0.
+    # The length of a null is -1, whose varint takes one byte, like that of 0.
     return pc.add(lengths, _varint_sizes(lengths))
 
 
 def _headers_sizes(column: pa.Array) -> pa.Array:
-    """Returns the bytes of each row's headers, count prefix included."""
+    """Returns the size in bytes of each row's headers, including the count prefix."""
     pairs = pc.list_flatten(column)
     names, contents = (pc.struct_field(pairs, [place]) for place in (0, 1))
     ends = pc.cumulative_sum(pc.add(_field_sizes(names), _field_sizes(contents)))
@@ -175,7 +176,7 @@ def _headers_sizes(column: pa.Array) -> pa.Array:
 
 
 def _varint_sizes(numbers: pa.Array) -> pa.Array:
-    """Returns the bytes that each number takes as a zigzag varint. No number may be negative."""
+    """Returns the number of bytes that each number takes as a zigzag varint. Numbers must not be negative."""
     sizes = pa.scalar(1, pa.int64())
     for bits in (6, 13, 20, 27, 34):
         sizes = pc.add(sizes, pc.greater_equal(numbers, 1 << bits).cast(pa.int64()))

@@ -1,7 +1,7 @@
-"""Writes rows that can't be written to their own topic to a dead letter topic, with the cause.
+"""Writes rows to a dead letter topic, with the cause, if they can't be written to their own topic.
 
-Owns the records of the dead letter topic. Does not decide which rows go there (``sending``). Not thread-safe:
-for one thread.
+Owns the records of the dead letter topic. Does not decide which rows are sent there (``sending``). Not
+thread-safe: use it from one thread.
 
 A dead letter has the row's key, value and headers, and up to five more headers: ``cyproducer.error.topic``
 and ``.partition`` (the row's destination; absent if it is not known), ``.class``, ``.message`` and, if key,
@@ -32,7 +32,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class DeadLetterError(KafkaError):
-    """A dead letter could not be written either; ``__cause__`` says why."""
+    """A dead letter could not be written either; ``__cause__`` is the reason."""
 
 
 class _Letter(NamedTuple):
@@ -104,14 +104,14 @@ class DeadLetters:
         """
         while self._letters:
             await_outcomes(self._producer)
-            # Dead letters that are cut and sent again make another round.
+            # A dead letter that is cut and sent again needs another round.
             for _ in range(len(self._letters)):
                 self._settle()
         return self._count
 
     @property
     def ranges(self) -> tuple[WrittenRange, ...]:
-        """Where the acknowledged dead letters are."""
+        """The ranges of the acknowledged dead letters."""
         return merge_ranges(self._ranges)
 
     def _send(

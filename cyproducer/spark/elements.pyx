@@ -24,14 +24,14 @@ cdef int64_t LARGEST = 0x7FFFFFFF
 cdef class PlainElements:
     """Takes elements while they are alike.
 
-    These are alike: values (bytes, bytearray, str); pairs (key, value), of which each may be None; and rows:
-    instances of one tuple subclass whose ``__fields__`` are ``value``, or ``key`` and ``value`` in any order.
-    Otherwise subclasses are not accepted.
+    Elements are alike if all of them are values (bytes, bytearray, str), or pairs (key, value), either of
+    which may be None, or rows: instances of one tuple subclass whose ``__fields__`` are ``value``, or ``key``
+    and ``value`` in any order. Other subclasses are not accepted.
 
-    ``elements``: any iterable. ``most``, ``most_bytes``, ``most_ns``: limits of one ``take()``: elements,
-    bytes, and nanoseconds after which it does not wait for more. The number taken at a time doubles with each
-    call, up to ``most``. After a call that ran out of time it is half of the elements that came in that time.
-    So elements that are as slow as ``most_ns`` are taken one by one.
+    ``elements``: any iterable. ``most``, ``most_bytes`` and ``most_ns`` limit one ``take()``: the number of
+    elements, their bytes, and the nanoseconds after which it does not wait for more. The number of elements
+    per call doubles with each call, up to ``most``. After a call that ran out of time, it is half of the
+    elements that arrived in that time. So elements that take as long as ``most_ns`` are taken one by one.
     """
 
     cdef object elements
@@ -61,10 +61,11 @@ cdef class PlainElements:
         """Returns the next elements: a list of values; a list of keys, or None; each element's sizes
         (``Sizes``); and a list of others.
 
-        The last has the element that ended the run because it is not like those before it, or nothing. No
-        values and no others: the iterator is exhausted. Encodes strings as UTF-8. Copies bytearrays, which
-        the iterator may reuse for its next element. Raises the iterator's exception, after returning the
-        elements before it.
+        The list of others contains the element that ended the run because it is not like those before it, or
+        is empty. If there are neither values nor others, the iterator is exhausted. Encodes strings as UTF-8.
+        Copies bytearrays, which the iterator may reuse for its next element. If the iterator raises an
+        exception after some elements, this call returns those elements, and the next call raises the
+        exception.
         """
         cdef list values = []
         cdef list keys = None

@@ -49,15 +49,15 @@ def produce_arrow(
     null. Rows that fail do not fail the task.
 
     Batches are sent before their results are consumed. If the consumer stops early, as with ``limit()``,
-    ``take()``, ``head()`` and ``show()``, more rows are written than reported, and perhaps not all. Each
-    action on the result writes the rows again.
+    ``take()``, ``head()`` and ``show()``, more rows are written than reported, but possibly not all of them.
+    Each action on the result writes the rows again.
 
     ``config``: ``KafkaProducer``'s options.
 
     Raises: ``KafkaConfigurationError`` in this call. In the task: errors that concern all rows, such as a
     topic that does not exist or columns of wrong types, and ``UnknownTopicOrPartitionError`` if a topic loses
-    partitions while rows of a batch are being sent; ``TypeError`` if the function gets no iterator of Arrow
-    batches, as from ``foreach`` and ``foreachPartition``.
+    partitions while rows of a batch are being sent; ``TypeError`` if the function is not called with an
+    iterator of Arrow batches, for example by ``foreach`` or ``foreachPartition``.
     """
     config = hide(config)
     return _ProduceArrow(topic, producer_config(config, columns=True))
@@ -72,7 +72,7 @@ class _ProduceArrow:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_partition(batches, "produce_arrow()", "mapInArrow()")
-        # Here and not when the results are consumed: foreachPartition() of Spark Connect drops them.
+        # Checked here and not when the results are consumed: foreachPartition() of Spark Connect drops them.
         checked = _arrow(batches)
         first = next(checked, None)
         given = () if first is None else chain((first,), checked)
@@ -116,10 +116,10 @@ class _ProduceArrow:
 
 
 def _arrow(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    """Yields the same.
+    """Yields the batches unchanged.
 
     Raises:
-        TypeError: one is no Arrow batch.
+        TypeError: an element is not an Arrow batch.
     """
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):
@@ -175,17 +175,17 @@ def foreach_batch(
     does.
 
     ``topic``: the topic of all rows; None: the column ``topic`` has each row's topic.
-    ``on_summary(batch_id, summary)`` is called when a batch is written, in the process that calls the
-    function: the driver's own, or with Spark Connect one of the server's for each run of a query.
-    ``delivery_guarantee``: "at-least-once" or "exactly-once". The latter needs ``transactional_id_prefix``,
-    and ``txn_app_id`` if several functions of a query write to one topic, or under Spark Connect; the
-    default is made of the query's id and the topic; with a name, a query with a new checkpoint needs a new
-    one. A batch that was written before is not written again.
-    ``dead_letter_topic``: for rows that can't be written; without it they fail the task.
+    ``on_summary(batch_id, summary)`` is called after a batch is written, in the process that calls the
+    function. This is the driver or, with Spark Connect, a server process that belongs to one run of a query.
+    ``delivery_guarantee``: "at-least-once" or "exactly-once". The latter needs ``transactional_id_prefix``.
+    It also needs ``txn_app_id`` if several functions of a query write to one topic, or under Spark Connect.
+    By default, ``txn_app_id`` consists of the query's id and the topic. If it is given, a query with a new
+    checkpoint needs a new one. A batch that was written before is not written again.
+    ``dead_letter_topic``: for rows that can't be written; without it, such rows fail the task.
     ``config``: ``KafkaProducer``'s options.
 
     Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start,
-    Spark's own error if a task fails, and with exactly-once those of ``docs/spark-exactly-once.md``.
+    Spark's own error if a task fails, and with exactly-once the errors in ``docs/spark-exactly-once.md``.
     """
     config = hide(config)
     shared = producer_config(config, columns=True)

@@ -1,9 +1,9 @@
 """Reads what a producer has counted since a task began.
 
-Owns the difference of two snapshots of a producer's counters. Does not count: the sender does
-(``base/meters``). A producer outlives its tasks, so its totals are those of all of them; and ``metrics()``
-would compute every metric of every topic. Tasks that use the same producer at the same time count together.
-One thread at a time.
+Owns the difference between two snapshots of a producer's counters. Does not count: the sender does
+(``base/meters``). A producer outlives its tasks, so its totals include all of them. ``metrics()`` is not used
+because it would compute every metric of every topic. Tasks that use the same producer at the same time also
+count each other's records. One thread at a time.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class SinceThen:
         return read_producer(self._producer._runtime.accumulator)
 
     def retries_and_p99_ms(self) -> tuple[int, float]:
-        """Returns how many records were sent again (each time counts), and the 99th percentile, within 1.6 %,
-        of the milliseconds from a batch's first record to its acknowledgement; 0.0 if none was
-        acknowledged."""
+        """Returns the number of records sent again (a record counts each time), and the 99th percentile,
+        accurate to 1.6 %, of the milliseconds from a batch's first record to the batch's acknowledgement; 0.0
+        if no batch was acknowledged."""
         now = self._read()
         if now is None:
             return 0, 0.0

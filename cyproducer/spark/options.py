@@ -27,7 +27,7 @@ from cyproducer.spark.sharing import SharedConfig
 
 FORMAT: Final = "cyproducer"
 LEAST_PYSPARK: Final = 4
-"""The first major version of PySpark with data sources in Python that write."""
+"""The first major version of PySpark whose Python data sources can write."""
 SESSION_PREFIX: Final = "spark.cyproducer."
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
@@ -57,7 +57,7 @@ _NO_TABLE_OPTIONS: Final = (
     "insert into a temporary view that has them: CREATE TEMPORARY VIEW ... (value STRING) "
     f"USING {FORMAT} OPTIONS (...)"
 )
-"""What an error adds if there are no options at all."""
+"""Appended to an error message if there are no options at all."""
 _NOT_OURS: Final = {
     "key_serializer": "keys are bytes or strings, which are written unchanged",
     "value_serializer": "values are bytes or strings, which are written unchanged",
@@ -83,16 +83,16 @@ _FORMS: Final = (
     (("ssl_certfile", "ssl_keyfile"), ("ssl_keystore_certificate_chain", "ssl_keystore_key")),
     (("proxy_url",), ("socks5_proxy",)),
 )
-"""Two forms of the same: a write's own options in one form replace the session's in the other."""
+"""Pairs of equivalent forms: a write's own options in one form replace the session's options in the other."""
 
 _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
-"""Defaults for tasks that have many rows and wait only for the last one. Without linger the sender sometimes
-falls into sending small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). A
-task flushes at its end, so it does not wait for the linger."""
+"""Defaults for tasks that have many rows and wait only for the last one. Without linger, the sender sometimes
+keeps sending small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). A task
+flushes at its end, so it does not wait for ``linger_ms``."""
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The default of ``kafka.transaction.timeout.ms``, which is the brokers' default maximum: the transactions of
-a stage's first tasks are open until its last task has ended."""
+a stage's first tasks stay open until its last task has ended."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class ExactlyOnceOptions:
     """The options of exactly-once. Immutable; pickled with the tasks."""
 
     prefix: str
-    """What transactional ids begin with."""
+    """The prefix of the transactional ids."""
     app: str | None = None
-    """``txnAppId``; None: the sink is a stream that is named by its checkpoint."""
+    """``txnAppId``; None: the sink is a stream that is identified by its checkpoint."""
     version: int | None = None
     """``txnVersion``; None: a stream."""
     checkpoint: str | None = None
@@ -112,10 +112,10 @@ class ExactlyOnceOptions:
     timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
     def sink(self, *, stream: bool) -> Sink:
-        """Returns the sink that the options name.
+        """Returns the sink that the options identify.
 
         Raises:
-            KafkaConfigurationError: they name none.
+            KafkaConfigurationError: they do not identify one.
         """
         if stream:
             if self.version is not None:
@@ -162,11 +162,11 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) -> SinkOptions:
-    """Parses and checks the sink's options. ``session``: those of ``session_options``.
+    """Parses and checks the sink's options. ``session``: the result of ``session_options``.
 
     Raises:
-        KafkaConfigurationError: an option is unknown, has a value that is not allowed, or asks for a
-            guarantee that this sink does not give. Names every wrong option of the producer.
+        KafkaConfigurationError: an option is unknown, has a value that is not allowed, or requests a
+            guarantee that this sink does not provide. The message names every wrong option of the producer.
     """
     options = given = {name.lower(): _hidden(name.lower(), value) for name, value in options.items()}
     defaults = session = hide(session or {})
@@ -214,14 +214,14 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
 
 
 def _hidden(name: str, value: Any) -> Any:
-    """The value of an option of a write, as ``hide`` does it; the name is in lower case."""
+    """Returns the value of a write's option, hidden as by ``hide``. The name is in lower case."""
     return hide_value(name.removeprefix("kafka."), value) if name.startswith("kafka.") else value
 
 
 def _producer_option(name: str, prefix: str) -> str:
-    """Returns the producer's name of one of Spark's options or settings, which has the prefix.
+    """Returns the producer's name of a Spark option or setting that has the prefix.
 
-    Raises KafkaConfigurationError if the sink does not take it, or if Spark would show a secret in it.
+    Raises KafkaConfigurationError if the sink does not accept it, or if it is a secret that Spark would show.
     """
     known = option_name(name.removeprefix(prefix)) or name.removeprefix(prefix)
     if known in _NOT_OURS:
@@ -235,10 +235,10 @@ def _producer_option(name: str, prefix: str) -> str:
 
 
 def options_of_session(session: Any = None) -> dict[str, Any]:
-    """Returns the producer's options in the settings of a session, by the producer's names.
+    """Returns the producer's options from the settings of a session, by the producer's names.
 
-    ``session``: by default the one that is active in this thread, or else the process's; without one there
-    are no options.
+    ``session``: by default the session that is active in this thread, or else the process's session. Without
+    a session there are no options.
 
     Raises:
         ImportError: as ``check_pyspark``.
@@ -246,25 +246,26 @@ def options_of_session(session: Any = None) -> dict[str, Any]:
     """
     check_pyspark()
     if session is None:
-        # Without this module the process has no session. Workers, where functions may be made, have none.
+        # If that module is not loaded, the process has no session. Functions may also be made in workers,
+        # which have none.
         sql: Any = sys.modules.get("pyspark.sql")
         if sql is None:
             return {}
-        # A thread that did not make the session has no active one.
+        # A thread that did not create the session has no active session.
         session = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
         if session is None:
             return {}
     try:
         at_start = dict(session.sparkContext.getConf().getAll())
     except AttributeError:
-        # Spark Connect: the client can't tell.
+        # A Spark Connect client does not have this configuration.
         at_start = {}
     return session_options(dict(session.conf.getAll), at_start)
 
 
 def check_pyspark() -> None:
-    """Checks the version of PySpark, if it is loaded. An earlier one does not have what this package calls,
-    and would raise errors about that.
+    """Checks the version of PySpark, if it is loaded. Earlier versions do not have the functions that this
+    package calls, and would raise errors about them.
 
     Raises:
         ImportError: it is too old.
@@ -279,22 +280,23 @@ def check_pyspark() -> None:
 
 
 def is_connect() -> bool:
-    """Whether this process is a client of Spark Connect."""
-    # Without this module the process has no session.
+    """Returns whether this process is a Spark Connect client."""
+    # If this module is not loaded, the process has no session.
     utils: Any = sys.modules.get("pyspark.sql.utils")
     return utils is not None and bool(utils.is_remote())
 
 
 def session_options(settings: Mapping[str, str], at_start: Container[str]) -> dict[str, Any]:
-    """Returns the producer's options in a session's settings. ``at_start``: those that were made when the
-    application started.
+    """Returns the producer's options in a session's settings. ``at_start``: the settings that were made when
+    the application started.
 
     Raises:
-        KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it.
+        KafkaConfigurationError: a setting is not an option of the sink, or contains a secret that Spark would
+            show.
     """
     found: dict[str, Any] = {}
     prefix = f"{SESSION_PREFIX}kafka."
-    # Of all settings only these: others of the session have secrets of their own.
+    # Only these settings: the session's other settings may contain secrets of their own.
     hidden = {
         name: hide_value(name.removeprefix(prefix), value) if name.startswith(prefix) else None
         for name, value in settings.items()
@@ -313,23 +315,25 @@ def session_options(settings: Mapping[str, str], at_start: Container[str]) -> di
                 "it to the sink, as option 'kafka.proxy.url'"
             )
         if option_name(known) and isinstance(value, Secret) and name not in at_start:
-            # Spark copies it to the properties of each job, and redacts of these what its configuration has.
+            # Spark copies the setting to each job's properties, of which it redacts only those in the
+            # application's configuration.
             raise KafkaConfigurationError(
                 f"setting {name!r} was made after the application started, and Spark shows it in event logs: "
                 "replace this password, and give it with --conf or as option of the write"
             )
         found[known] = value
-    # In clear: a registered format has them, and is pickled.
+    # In clear text: a registered format contains these options, and is pickled.
     return {name: value.reveal() if isinstance(value, Secret) else value for name, value in found.items()}
 
 
 def producer_config(
     given: Mapping[str, Any], *, columns: bool, session: Mapping[str, Any] | None = None
 ) -> SharedConfig:
-    """Returns the producer's options under its own names, checked as its constructor does.
+    """Returns the producer's options under the producer's own names, checked as by its constructor.
 
     ``columns``: whole columns are sent, so serializers, interceptors and custom partitioners, which need
-    single records, are refused. ``session``: defaults by the producer's names; None: those of the session.
+    single records, are refused. ``session``: defaults by the producer's names; None: those of the current
+    session.
 
     Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
     those for bulk sends.
@@ -365,8 +369,8 @@ def producer_config(
 
 
 def _without_other_forms(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the session's options without those that are another form of a given one: together they would
-    be a contradiction."""
+    """Returns the session's options without those that are another form of a given option: both together
+    would contradict each other."""
     left = dict(session)
     for forms in _FORMS:
         for form, other in (forms, forms[::-1]):
@@ -381,7 +385,7 @@ def _exactly_once(
 ) -> ExactlyOnceOptions | None:
     """Checks the guarantee, and returns the options of exactly-once; None: at-least-once.
 
-    ``producer``: where ``transaction.timeout.ms`` may be given.
+    ``producer``: the mappings that may contain ``transaction.timeout.ms``.
     """
     value = given.get("deliveryguarantee", AT_LEAST_ONCE)
     if value not in (AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -421,7 +425,7 @@ def exactly_once_options(
     decision_topic: str | None = None,
     default_timeout: bool = False,
 ) -> ExactlyOnceOptions:
-    """Checks the options of exactly-once; ``default_timeout``: none was given.
+    """Checks the options of exactly-once; ``default_timeout``: no timeout was given.
 
     Raises:
         KafkaConfigurationError: one is missing, or has a value that is not allowed.

@@ -16,13 +16,13 @@ from cyproducer.base.text import printable
 log: Final = logging.getLogger("cyproducer.spark")
 
 SHOWN_RANGES: Final = 12
-"""How many ranges a summary's log line has. The object has all."""
+"""Maximum number of ranges in a summary's log line. The object has all of them."""
 SHOWN_TRANSACTIONS: Final = 4
-"""How many transactions it has."""
+"""Maximum number of transactions in a summary's log line."""
 
 
 class WrittenTransaction(NamedTuple):
-    """A transaction of the brokers, as ``python -m cyproducer transactions`` names it."""
+    """A transaction on the brokers, identified as in ``python -m cyproducer transactions``."""
 
     transactional_id: str
     producer_id: int
@@ -66,16 +66,16 @@ class WriteSummary:
     retries: int = 0
     """Number of records sent again; a record counts each time."""
     p99_ms: float = 0.0
-    """99th percentile, in ms and within 1.6 %, of the time from the first record of a producer's batch to its
-    acknowledgement, over what the producer sent during the task; 0.0 if nothing. For several tasks the
-    maximum of theirs, which is at least the percentile of all of them together. Tasks that share a producer
-    at the same time count each other's."""
+    """99th percentile, in ms and accurate to 1.6 %, of the time from the first record of a producer's batch
+    to the batch's acknowledgement, over the batches that the producer sent during the task; 0.0 if it sent
+    none. For several tasks, the maximum of their values, which is at least the percentile over all of their
+    batches. Tasks that share a producer at the same time also count each other's batches."""
     tasks: int = 0
     dead_letter_ranges: tuple[WrittenRange, ...] = ()
     """Where the dead letters are, sorted by partition."""
     transactions: tuple[WrittenTransaction, ...] = ()
-    """With ``deliveryGuarantee=exactly-once``: one per task that has written something. A batch's are
-    committed, a task's own are not yet."""
+    """With ``deliveryGuarantee=exactly-once``: one per task that has written something. In the summary of a
+    batch they are committed; in that of a single task, not yet."""
 
     def __str__(self) -> str:
         """Returns a line for logs, with the first ``SHOWN_RANGES`` ranges: a batch may have thousands."""
@@ -133,7 +133,7 @@ def merge(summaries: Iterable[WriteSummary]) -> WriteSummary:
 def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
     """Logs a batch's summary, and calls ``module:function`` with it.
 
-    The rows are written by then, so an exception of the callback is logged and fails nothing.
+    The rows are already written, so an exception of the callback is only logged, and does not fail the batch.
     """
     log.info("%s: %s", batch, summary)
     if callback is None:
@@ -147,7 +147,7 @@ def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
 def tell_program(
     on_summary: Callable[[int, WriteSummary], object] | None, batch_id: int, summary: WriteSummary
 ) -> None:
-    """Calls a program's function with a micro-batch's summary, if there is one. What it raises is logged."""
+    """Calls the program's ``on_summary``, if any, with a micro-batch's summary. Logs what it raises."""
     if on_summary is None:
         return
     try:
@@ -168,8 +168,8 @@ def function_named(name: str) -> Callable[[WriteSummary], object]:
 
 
 def show_info() -> None:
-    """Logs to standard error, which is the driver's, if logging is not configured. It is not in Spark's
-    helper process."""
+    """Logs to standard error, which is the driver's, if logging is not configured. Spark's helper process
+    does not configure it."""
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

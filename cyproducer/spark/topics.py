@@ -24,13 +24,14 @@ _SHARED_OPTIONS: Final = (
 )
 
 
-#: Who connects, by options that kafka-python does not have: it would be another user, or none.
+#: Options that identify the user, but that kafka-python does not have. It would connect as another user, or
+#: as none.
 _NOT_SHARED: Final = {
     "OAUTHBEARER": ("sasl_oauthbearer_token_endpoint_url",),
     "AWS_MSK_IAM": ("sasl_jaas_config",),
     "GSSAPI": ("sasl_kerberos_keytab", "sasl_kerberos_principal", "sasl_kerberos_name"),
 }
-#: Options that are callables here, and text in kafka-python.
+#: Options that may be callables here, but are text in kafka-python.
 _SUPPLIED: Final = ("sasl_plain_username", "sasl_plain_password")
 
 
@@ -44,19 +45,20 @@ class _Hidden(str):
 
 
 class TopicCreationError(KafkaError):
-    """A topic is missing and could not be created. The message has the broker's error."""
+    """A topic is missing and could not be created. The message contains the broker's error."""
 
 
 def create_missing(config: ProducerConfig, topic: str, partitions: int, replication: int | None) -> bool:
-    """Creates ``topic`` if it doesn't exist. Returns whether it did. ``replication`` None: the brokers'
-    default.
+    """Creates ``topic`` if it doesn't exist. Returns whether it was created. ``replication`` None: the
+    brokers' default.
 
     Raises:
         TopicCreationError: no broker answered, or the brokers refused the request.
-        KafkaConfigurationError: kafka-python is not installed, or has not the options to be the same user.
+        KafkaConfigurationError: kafka-python is not installed, or does not have the options that it needs to
+            connect as the same user.
     """
     for name in _NOT_SHARED.get(str(config.sasl_mechanism), ()):
-        # A login module of AWS without options names no principal.
+        # An AWS login module without options does not name a principal.
         if getattr(config, name) is not None and (name != "sasl_jaas_config" or config.login_module):
             raise KafkaConfigurationError(
                 f"option 'createTopic.partitions' can't be given with {name}, which kafka-python, the client "
@@ -102,7 +104,7 @@ def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
     if config.security_protocol.endswith("SSL"):
         from cyproducer.security.tls_context import make_context  # here: it imports ssl
 
-        # Not the files: kafka-python reads neither PEM text nor PKCS#12.
+        # The context and not the files: kafka-python reads neither PEM text nor PKCS#12.
         found["ssl_context"] = make_context(config)
     if config.proxy is not None and "proxy_url" in known:
         found["proxy_url"] = _Hidden(config.proxy)

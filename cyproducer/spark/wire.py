@@ -17,13 +17,12 @@ def confluent_wire(column: Union["Column", str], schema_id: int) -> "Column":
     """Returns a binary column in the wire format of Confluent's Schema Registry: a zero byte, the schema's id
     in four bytes, big-endian, then the bytes of ``column``. Null stays null, which is a tombstone's value.
 
-    Source: the wire format in the documentation of Confluent's Schema Registry. For Avro, give it the column
-    that ``to_avro`` of ``pyspark.sql.avro.functions`` returns. Protobuf's format has the indexes of the
-    message between id and bytes, which this function does not write.
+    Source: the wire format in the documentation of Confluent's Schema Registry. For Avro, pass the column
+    that ``to_avro`` of ``pyspark.sql.avro.functions`` returns. Protobuf's format has message indexes between
+    the id and the bytes, which this function does not write.
 
-    ``column``: a column of binaries, or its name; strings are taken as UTF-8. ``schema_id``: the id under
-    which the registry has the schema, 0 to 2**31 - 1. Needs an active session, also of Spark Connect.
-    Thread-safe.
+    ``column``: a column of binaries, or its name; strings are encoded as UTF-8. ``schema_id``: the schema's
+    id in the registry, 0 to 2**31 - 1. Needs an active session, also of Spark Connect. Thread-safe.
 
     Raises:
         TypeError: ``schema_id`` is not an int.
