@@ -1,8 +1,8 @@
 """Makes the bearer tokens with which Amazon MSK authenticates IAM users (``sasl_mechanism="AWS_MSK_IAM"``).
 
-Owns the choice of the region and of the credentials. Does not own the signature: that is AWS's own package,
-``aws-msk-iam-sasl-signer-python``, whose tokens go to the broker by OAUTHBEARER, as with AWS's libraries for
-all languages but Java. Blocks: called on a thread of the background only.
+Owns the choice of the region and of the credentials. Does not own the signature: AWS's own package,
+``aws-msk-iam-sasl-signer-python``, makes it. Its tokens are sent to the broker with OAUTHBEARER, as by AWS's
+libraries for all languages except Java. Blocks: called on background threads only.
 """
 
 import os
@@ -18,7 +18,7 @@ _REGION = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.")
 
 
 class AwsTokens:
-    """A token provider as users write them.
+    """A token provider with the same interface as those that users write.
 
     Raises KafkaConfigurationError if the package is missing, or no region can be found.
     """
@@ -49,7 +49,7 @@ class AwsTokens:
             self._sign = partial(signer.generate_auth_token, region)
 
     def token(self) -> tuple[str, int]:
-        """Returns a token and when it ends, in milliseconds since 1970."""
+        """Returns a token and its expiry, in milliseconds since 1970."""
         return self._sign()
 
 

@@ -1,15 +1,15 @@
 """GSSAPI (RFC 4752) with Kerberos: the system's library, through the package ``gssapi``.
 
 Owns the messages, where the tickets come from, and what the library's errors mean. Does not own the requests
-that carry the messages (``net/authentication``). Imported only if the mechanism is asked for: raises
-``KafkaConfigurationError`` if the package is missing.
+that carry the messages (``net/authentication``). Imported only if the mechanism is configured: the import
+raises ``KafkaConfigurationError`` if the package is missing.
 
-Every call of the library may read files, look up names or wait for a KDC, for a minute if that is silent. So
-each is made in a ``Compute``; the library is called without the GIL.
+Every library call may read files, look up names or wait for a KDC, for a minute if the KDC does not answer.
+So each call is made in a ``Compute``. The library is called without the GIL.
 
-Tickets by a keytab are in a cache in memory. The library fills it, and renews it after half of the tickets'
-life, whenever credentials are acquired: once per authentication. It also does that for the default client
-keytab, if there is no other cache.
+Tickets obtained with a keytab are cached in memory. Whenever credentials are acquired, which is once per
+authentication, the library fills the cache, or renews it after half of the tickets' lifetime. The library
+also does that for the default client keytab, if there is no other cache.
 """
 
 import hashlib
@@ -29,21 +29,21 @@ from cyproducer.security.sasl import Compute, Conversation, Send
 try:
     import gssapi as library
 except (ImportError, OSError) as error:
-    # It is also an ImportError if the package is there, and the system's library is not.
+    # The package also raises ImportError if it is installed but the system's library is not.
     raise KafkaConfigurationError(
         "sasl_mechanism='GSSAPI' needs the package gssapi: pip install 'cyproducer[gssapi]'. pip compiles "
         "it, which needs a C compiler and the system's Kerberos library with its headers (Debian: apt-get "
         f"install libkrb5-dev; Fedora: krb5-devel). {type(error).__name__}: {error}"
     ) from error
 
-#: The first of the Kerberos library's error codes, as GSSAPI has them: without a sign.
+#: The first of the Kerberos library's error codes, which are unsigned in GSSAPI.
 _BASE: Final = -1765328384 & 0xFFFFFFFF
 _CLIENT_UNKNOWN, _SERVER_UNKNOWN, _CLIENT_NOT_YET, _PREAUTH_FAILED = 6, 7, 21, 24
 _BAD_INTEGRITY, _EXPIRED, _TICKET_NOT_YET, _REPEAT, _SKEW = 31, 32, 33, 34, 37
 _NOT_FOUND, _KDC_UNREACHABLE, _NO_FILE, _KDC_UNKNOWN = 141, 156, 195, 220
 
-#: What may be over a moment later: clocks that differ a little, a request taken for a replay, and a cache
-#: that another thread, or kinit, has emptied and not filled yet.
+#: Errors that may disappear after a moment: clocks that differ a little, a request mistaken for a replay, and
+#: a cache that another thread, or kinit, has emptied but not filled yet.
 _PASSING: Final = (_CLIENT_NOT_YET, _TICKET_NOT_YET, _REPEAT, _NOT_FOUND, _NO_FILE)
 _PAUSES_S: Final = (0.1, 0.4)
 
@@ -60,19 +60,19 @@ _HINTS: Final = {
 }
 
 NO_LAYER: Final = 1
-"""The bit that says that a server can do without a security layer."""
+"""The bit with which a server reports that it does not require a security layer."""
 
 
 def converse(config: ProducerConfig, host: str) -> Conversation:
-    """The conversation with the broker on ``host``."""
+    """Returns the conversation with the broker on ``host``."""
     exchange = Exchange(config, host)
     waits_for = f"a Kerberos ticket for {exchange.asked!r} from the KDC of krb5.conf"
     token = yield Compute(exchange.begin, waits_for)
     while not exchange.complete:
-        # The usual reason for a refusal. The broker says nothing of the kind.
+        # The usual reason for a refusal. The broker does not report it.
         reply = yield Send(token, f"has its keytab the current key of {exchange.asked!r}?")
         token = yield Compute(partial(exchange.step, reply), waits_for)
-    # Empty, unless the last step had something to say.
+    # The token is empty, unless the last step returned one.
     offered = yield Send(token)
     yield Send((yield Compute(partial(exchange.answer, offered), waits_for)))
 
@@ -91,7 +91,7 @@ class Exchange:
         self._name = name
         #: The broker's name, for messages: ``service@host``, or a principal.
         self.asked = str(name)
-        #: Whether both sides have proved who they are.
+        #: Whether both sides have proved their identity.
         self.complete = False
         self._context: Any = None
 
@@ -108,7 +108,7 @@ class Exchange:
         raise AssertionError("unreachable")
 
     def step(self, reply: bytes) -> bytes:
-        """Takes the broker's proof."""
+        """Checks the broker's proof of its identity."""
         try:
             return self._next(reply)
         except library.exceptions.GSSError as error:
@@ -117,7 +117,7 @@ class Exchange:
             ) from None
 
     def answer(self, offered: bytes) -> bytes:
-        """Answers the broker's offer of security layers: none, and the ticket's own user."""
+        """Answers the broker's offer of security layers: selects none, and the ticket's own user."""
         try:
             layers = self._context.unwrap(offered).message
             if len(layers) != 4 or not layers[0] & NO_LAYER:
@@ -137,12 +137,12 @@ class Exchange:
         return token or b""
 
     def _initiate(self) -> Any:
-        """Returns a context of its own credentials, which are acquired each time: tickets expire."""
+        """Returns a context with its own credentials, which are acquired each time because tickets expire."""
         kerberos = library.MechType.kerberos
         principal, keytab = self._config.sasl_kerberos_principal, self._config.sasl_kerberos_keytab
         store = None
         if keytab is not None:
-            # One cache for all that have the same credentials: nothing frees it before the process ends.
+            # One cache for all exchanges with the same credentials: nothing frees it before the process ends.
             whose = hashlib.sha256(repr((keytab, principal)).encode()).hexdigest()[:32]
             store = {"client_keytab": keytab, "ccache": f"MEMORY:cyproducer-{whose}"}
         credentials = library.Credentials(
@@ -164,12 +164,12 @@ class Exchange:
         if not isinstance(self._name, str):
             return self._name
         kinds = library.NameType
-        # A slash is in principals only. kafka-python takes sasl_kerberos_name for service@host.
+        # Only principals contain a slash. kafka-python interprets sasl_kerberos_name as service@host.
         kind = kinds.kerberos_principal if "/" in self._name else kinds.hostbased_service
         return library.Name(self._name, kind)
 
     def _explained(self, error: Any) -> KafkaError:
-        """The error of what failed before anything was sent: what to do about it."""
+        """Returns the error for a failure before anything was sent, with what to do about it."""
         principal, keytab = self._config.sasl_kerberos_principal, self._config.sasl_kerberos_keytab
         user = f" as {principal!r}" if principal else ""
         text = f"no ticket for {self.asked!r}{user}: {_said(error)}"
@@ -191,7 +191,7 @@ class Exchange:
 
 
 def _about_keytab(keytab: str, principal: str | None) -> str:
-    """What may be wrong with a keytab: the library only says that there are no credentials."""
+    """Returns what may be wrong with a keytab: the library only reports that there are no credentials."""
     path = keytab.removeprefix("FILE:")
     try:
         with open(path, "rb") as file:
@@ -205,6 +205,6 @@ def _about_keytab(keytab: str, principal: str | None) -> str:
 
 
 def _said(error: Any) -> str:
-    """The library's text: Kerberos's own, if it has one."""
+    """Returns the library's error text: that of Kerberos, if there is one."""
     kind, code = (False, error.min_code) if error.min_code else (True, error.maj_code)
     return "; ".join(error.get_all_statuses(code, kind)) or type(error).__name__

@@ -1,10 +1,10 @@
 """Gets bearer tokens from an OpenID Connect endpoint, or from a file (KIP-768, KIP-1139, KIP-1258).
 
-Owns the request, its repetition, and what its failures mean. Does not own when a token is fetched
-(``tokens``). Blocks: called on a thread of the background only.
+Owns the request, its retries, and what its failures mean. Does not own when a token is fetched (``tokens``).
+Blocks: called on background threads only.
 
-Grants: the client's credentials (RFC 6749, section 4.4), with a secret or with a signed JWT in its place
-(RFC 7523, section 2.2), and a signed JWT itself (RFC 7523, section 2.1).
+Grants: the client's credentials (RFC 6749, section 4.4), with a secret or with a signed JWT instead of the
+secret (RFC 7523, section 2.2), and a signed JWT itself (RFC 7523, section 2.1).
 """
 
 import base64
@@ -28,11 +28,12 @@ from cyproducer.config import ProducerConfig
 from cyproducer.config.option_kinds import Secret, hidden
 from cyproducer.errors import KafkaConfigurationError
 
-#: One call of ``token()``, repetitions included.
+#: Maximum duration of one call of ``token()``, including retries.
 MOST_S = 10.0
 FIRST_WAIT_S = 0.1
 MOST_BYTES = 1 << 20
-#: Other answers are not repeated: they would be the same. Apart from 5xx.
+#: Status codes after which a request is retried. It is also retried after 5xx, except ``_NOT_REPEATED``.
+#: After other status codes, the answer would be the same again.
 _REPEATED = (408, 425, 429)
 _NOT_REPEATED = (501, 505)
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -40,14 +41,15 @@ _CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirected request would carry the credentials to another server."""
+    """Follows no redirects: a redirected request would send the credentials to another server."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 class OidcTokens:
-    """A token provider as users write them, from a producer's ``sasl_oauthbearer_*`` options.
+    """A token provider with the same interface as those that users write, made from a producer's
+    ``sasl_oauthbearer_*`` options.
 
     Raises KafkaConfigurationError if a file cannot be used.
     """
@@ -67,7 +69,8 @@ class OidcTokens:
         if self._is_file:
             return
         if config.sasl_oauthbearer_assertion_private_key_file is not None:
-            # Now, and not on the thread that signs: a mistake is seen at once, and importing takes long.
+            # Done now, and not on the thread that signs: a mistake is reported at once, and importing takes
+            # long.
             self._signed()
         if config.https_ca_location is not None:
             self._tls_context()
@@ -76,7 +79,7 @@ class OidcTokens:
         return self._config.sasl_oauthbearer_extensions or {}
 
     def token(self) -> tuple[str, float | None]:
-        """Returns a token, and when it ends, in seconds since 1970.
+        """Returns a token, and its expiry, in seconds since 1970.
 
         Raises KafkaConnectionError if the endpoint does not answer, and SaslAuthenticationFailedError if it
         refuses.
@@ -92,9 +95,9 @@ class OidcTokens:
     # The request
 
     def _ask(self) -> dict[str, Any]:
-        """The endpoint's answer. Repeats what may succeed later, for ``MOST_S`` in all."""
+        """Returns the endpoint's answer. Retries what may succeed later, for ``MOST_S`` in total."""
         deadline, wait_s = monotonic_s() + MOST_S, FIRST_WAIT_S
-        # Once for all repetitions: loading the system's authorities takes long.
+        # Made once for all attempts: loading the system's certificate authorities takes long.
         opener = build_opener(_NoRedirect, HTTPSHandler(context=self._tls_context()))
         while True:
             try:
@@ -108,7 +111,7 @@ class OidcTokens:
     def _ask_once(self, opener: OpenerDirector, deadline: float) -> dict[str, Any]:
         seconds = max(0.1, deadline - monotonic_s())
         try:
-            # The request is no variable, as it has the credentials.
+            # The request is not stored in a variable, because it contains the credentials.
             with opener.open(self._request(), timeout=seconds) as response:
                 answer = json.loads(_body_of(response, deadline))
         except HTTPError as error:
@@ -117,13 +120,13 @@ class OidcTokens:
         except ValueError:
             raise errors.SaslAuthenticationFailedError(f"{self._url} answered without JSON") from None
         except HTTPException as error:
-            # Not the error itself: it may quote the server.
+            # The error itself is not chained: it may quote the server.
             raise self._unreachable(error) from None
         except OSError as error:
             raise self._unreachable(error) from error
         if isinstance(answer, dict):
             return answer
-        # It may be a token.
+        # The answer may be a token.
         del answer
         raise errors.SaslAuthenticationFailedError(f"{self._url} answered with JSON that is no object")
 
@@ -183,7 +186,7 @@ class OidcTokens:
         )
 
     def _credentials(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The headers and the form's fields of a request."""
+        """Returns the headers and the form fields of a request."""
         config = self._config
         user = config.sasl_oauthbearer_client_credentials_client_id
         form = {} if config.sasl_oauthbearer_scope is None else {"scope": config.sasl_oauthbearer_scope}
@@ -196,12 +199,12 @@ class OidcTokens:
             return {}, form if user is None else {**form, "client_id": user}
         secret = hidden(config.sasl_oauthbearer_client_credentials_client_secret) or Secret("")
         quoted = quote_plus if config.sasl_oauthbearer_header_urlencode else str
-        # The usual alphabet: the URL's would be refused (KAFKA-14496).
+        # The standard alphabet of Base64: the URL-safe one would be refused (KAFKA-14496).
         encoded = base64.b64encode(f"{quoted(user or '')}:{quoted(secret.reveal())}".encode()).decode()
         return {"Authorization": f"Basic {encoded}"}, form
 
     def _assertion(self) -> str | None:
-        """The JWT of the file, or a new one; None without either."""
+        """Returns the JWT from the file, or a new one; None if neither is configured."""
         file = self._config.sasl_oauthbearer_assertion_file
         if file is not None:
             return _text_of("sasl_oauthbearer_assertion_file", file)
@@ -237,7 +240,7 @@ class OidcTokens:
         return jwt.encode(claims, self._key(algorithm), algorithm, headers=template["header"] or None)
 
     def _key(self, algorithm: str) -> Any:
-        """The private key. It is read each time: it may have been replaced."""
+        """Returns the private key. The file is read each time, because it may have been replaced."""
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -251,7 +254,7 @@ class OidcTokens:
                 text.reveal().encode(), None if passphrase is None else passphrase.reveal().encode()
             )
         except (ValueError, TypeError):
-            # Not the error itself: it may quote the file.
+            # The error itself is not chained: it may quote the file.
             raise KafkaConfigurationError(
                 f"{option}={path!r}: it contains no private key in PEM, or "
                 "sasl_oauthbearer_assertion_private_key_passphrase does not decrypt it"
@@ -289,8 +292,8 @@ def _template_of(path: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _body_of(response: Any, deadline: float) -> bytes:
-    """The body. Raises OSError if it is too long, or takes too long."""
-    # Which does not show its content in the frames of an error: it may be a token.
+    """Returns the body. Raises OSError if it is too large, or takes too long."""
+    # A BytesIO does not show its content in the stack frames of an error. The content may be a token.
     body = io.BytesIO()
     while body.write(response.read1(65536)):
         if body.tell() > MOST_BYTES:
@@ -301,7 +304,8 @@ def _body_of(response: Any, deadline: float) -> bytes:
 
 
 def _grant_of(answer: dict[str, Any]) -> tuple[Secret | None, float | None]:
-    """The token, and for how many seconds it is good. Raises nothing: its variables have the token."""
+    """Returns the token, and for how many seconds it is valid. Raises nothing: its variables contain the
+    token."""
     text = answer.get("access_token") or answer.get("id_token")
     try:
         lasts_s = float(answer["expires_in"])

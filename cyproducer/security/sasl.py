@@ -21,14 +21,16 @@ from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Token, Tokens
 
-#: More iterations of SCRAM's hash are computed on another thread: these take 6 ms with SHA-256.
+#: If SCRAM's hash needs more iterations than this, it is computed on another thread. These take 6 ms with
+#: SHA-256.
 QUICK_ITERATIONS = 16384
 
 
 class Send:
-    """Bytes for the broker; the reply is its message. Shows no credentials.
+    """Bytes for the broker; the reply is the broker's message. Shows no credentials.
 
-    ``note``: what to add if the broker refuses them. ``on_refusal``: what to call then; it must not block.
+    ``note``: added to the error if the broker refuses the bytes. ``on_refusal``: called in that case; it must
+    not block.
     """
 
     __slots__ = ("hidden", "note", "on_refusal")
@@ -47,7 +49,8 @@ class Send:
 
 
 class Compute(NamedTuple):
-    """A call to make on another thread; the reply is its result. Messages say what it ``waits_for``."""
+    """A call to make on another thread; the reply is its result. ``waits_for`` names in messages what it
+    waits for."""
 
     function: Callable[[], Any]
     waits_for: str = "the credentials"
@@ -59,7 +62,7 @@ Conversation = Generator[Send | Compute, Any, None]
 class SaltedPasswords:
     """The hashed passwords of earlier SCRAM exchanges, so that a reconnection does not hash again.
 
-    Keys are hashes, too: the passwords themselves are not kept here. For one thread.
+    The keys are also hashes: the passwords themselves are not kept here. For one thread.
     """
 
     def __init__(self) -> None:
@@ -75,14 +78,14 @@ class SaltedPasswords:
 
 
 class SharedCredentials:
-    """What the conversations of one producer have in common."""
+    """What the conversations of one producer share."""
 
     def __init__(self, config: ProducerConfig, clock: Clock, rng: Callable[[], float]) -> None:
         """Raises KafkaConfigurationError if an option's file cannot be used, or a package is missing."""
         self.salted = SaltedPasswords()
         #: None for mechanisms without tokens.
         self.tokens: Tokens | None = None
-        # Imported here: few programs need these modules, and what they import takes long.
+        # Imported here: few programs need these modules, and their own imports take long.
         if config.sasl_mechanism == "GSSAPI":
             import cyproducer.security.gssapi  # noqa: F401
         elif (provider := _provider(config)) is not None:
@@ -91,7 +94,7 @@ class SharedCredentials:
 
 
 def _provider(config: ProducerConfig) -> Any:
-    """What supplies the tokens; None for mechanisms without."""
+    """Returns the token provider; None for mechanisms without tokens."""
     if config.sasl_mechanism == "AWS_MSK_IAM":
         from cyproducer.security.aws import AwsTokens
 
@@ -106,7 +109,7 @@ def _provider(config: ProducerConfig) -> Any:
 
 
 def wire_mechanism(config: ProducerConfig) -> str:
-    """Returns the mechanism that the broker is asked for."""
+    """Returns the mechanism that is requested from the broker."""
     mechanism = str(config.sasl_mechanism)
     return "OAUTHBEARER" if mechanism == "AWS_MSK_IAM" else mechanism
 
@@ -127,7 +130,7 @@ def converse(config: ProducerConfig, credentials: SharedCredentials, host: str) 
 
 
 def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, Secret]]:
-    """User and password. Callables are called on another thread."""
+    """Returns user and password. Callables are called on another thread."""
     user, password = config.sasl_plain_username, config.sasl_plain_password
     if callable(user) or callable(password):
         found: tuple[str, Secret] = yield Compute(partial(_call, user, password))
@@ -152,7 +155,7 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
     user, password = yield from _credentials(config)
     exchange = Scram(mechanism, user, password, token=config.sasl_delegation_token)
     exchange.read_first((yield Send(exchange.first())))
-    # Inside one expression: the frames of an error must not have the password.
+    # In one expression: the stack frames of an error must not contain the password.
     key = hashlib.sha256(
         repr((mechanism, user, password.reveal(), exchange.salt, exchange.iterations)).encode()
     ).digest()
@@ -171,18 +174,19 @@ def oauthbearer(tokens: Tokens) -> Conversation:
     token: Token = yield Compute(tokens.current, f"a token from {tokens.source}")
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     reject = partial(tokens.reject, token)
-    # Brokers also refuse a token at once, without such an error.
+    # Brokers may also refuse a token immediately, without the error that is read below.
     reply = yield Send(
         f"n,,\x01auth=Bearer {token.text.reveal()}{extensions}\x01\x01".encode(), on_refusal=reject
     )
     if reply:
         reject()
-        # An error, which the client acknowledges; then the broker ends the exchange (section 3.2.3).
+        # The reply is an error, which the client acknowledges; then the broker ends the exchange (section
+        # 3.2.3).
         yield Send(b"\x01", f"the broker's reason is {_error_of(reply)}")
 
 
 def _error_of(reply: bytes) -> str:
-    """What a server's error message says, for people."""
+    """Returns the content of a server's error message as readable text."""
     try:
         found = json.loads(reply)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""SCRAM, the client's side: RFC 5802 with SHA-256 (RFC 7677) and SHA-512, as Kafka's brokers have it.
+"""SCRAM, the client's side: RFC 5802 with SHA-256 (RFC 7677) and SHA-512, as Kafka's brokers implement it.
 
 A ``Scram`` object makes and reads the four messages of one exchange. It does no I/O and reads no clock. Not
 thread-safe. Without channel binding: Kafka's brokers offer none.
@@ -15,7 +15,7 @@ import secrets
 from cyproducer.config.option_kinds import Hidden, Secret
 from cyproducer.errors import SaslAuthenticationFailedError
 
-#: Brokers refuse fewer; more would take minutes of this client's CPU.
+#: Brokers refuse fewer iterations; more would take minutes of this client's CPU.
 FEWEST_ITERATIONS, MOST_ITERATIONS = 4096, 1_000_000
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _FIELD = re.compile(r"^([a-zA-Z])=(.*)$", re.DOTALL)
@@ -98,9 +98,9 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def read_final(self, message: bytes) -> None:
-        """Checks the server's signature: it must know the password too.
+        """Checks the server's signature, which proves that the server also knows the password.
 
-        Raises SaslAuthenticationFailedError if it does not, or reports an error.
+        Raises SaslAuthenticationFailedError if the signature is wrong, or if the server reports an error.
         """
         _, fields = _fields(message)
         try:

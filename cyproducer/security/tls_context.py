@@ -3,8 +3,9 @@
 Owns the formats of certificates and keys: PEM in a file or as text, PKCS#12. Does not own the handshake
 (``net/tls_handshake``) or what its failures mean (``tls_errors``).
 
-A context is never changed once a connection has it: OpenSSL does not allow that during a handshake. When a
-file has changed, ``TlsContext.reload`` makes a new one; if the new files do not load, the old context stays.
+A context is never changed once a connection uses it: OpenSSL does not allow that during a handshake. When a
+file has changed, ``TlsContext.reload`` makes a new one; if the new files can't be loaded, the old context
+stays.
 """
 
 import os
@@ -22,7 +23,7 @@ PEM, PKCS12, JKS, UNKNOWN = "PEM", "PKCS12", "JKS", "unknown"
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PASSWORDS = ("ssl_password", "ssl_keystore_password", "ssl_truststore_password")
-#: What OpenSSL does not name like Java in ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``.
+#: Parts of names such as ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`` that differ between Java and OpenSSL.
 _CIPHER_WORDS = (
     ("_WITH_", "_"),
     ("_CBC_SHA", "_SHA"),
@@ -51,17 +52,17 @@ class TlsContext:
         return self._config.ssl_context is None and any(_files(self._config))
 
     def reload(self) -> None:
-        """Makes the context again if a file has changed. Then calls ``ssl_password`` if that is callable.
+        """Makes a new context if a file has changed. In that case, calls ``ssl_password`` if it is callable.
 
-        Raises KafkaConfigurationError if the files cannot be used; the old context stays, and the same files
-        are not tried again, unless a user's function supplies a password: that may have failed.
+        Raises KafkaConfigurationError if the files cannot be used. The old context then stays, and the same
+        files are not tried again, unless a user's function supplies a password: the function may have failed.
         """
         with self._lock:
             state = _state_of(_files(self._config))
             if state == self._seen:
                 return
             before = self._seen
-            # First: files that do not load are not read again for each connection.
+            # Set first, so that files that can't be loaded are not read again for each connection.
             self._seen = state
             try:
                 self.context = make_context(self._config)
@@ -76,7 +77,7 @@ def _files(config: ProducerConfig) -> tuple[str | None, ...]:
 
 
 def _state_of(files: tuple[str | None, ...]) -> list[tuple[int, int, int] | None]:
-    """What changes if a file is replaced: its inode, size and time."""
+    """Returns what changes if a file is replaced: its inode, size and modification time."""
     found: list[tuple[int, int, int] | None] = []
     for name in files:
         try:
@@ -95,7 +96,7 @@ def make_context(config: ProducerConfig) -> ssl.SSLContext:
     if config.ssl_context is not None:
         context: ssl.SSLContext = config.ssl_context
         return context
-    # Not create_default_context(): from Python 3.13 on it refuses certificate authorities that keytool makes.
+    # Not create_default_context(): from Python 3.13 on it rejects certificate authorities made by keytool.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.ssl_check_hostname
     _limit_protocols(context, config)
@@ -136,7 +137,7 @@ def _set_ciphers(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 def _openssl_cipher(name: str) -> str:
-    """Java's name of a cipher as OpenSSL's; other names unchanged."""
+    """Converts Java's name of a cipher to OpenSSL's. Returns other names unchanged."""
     if not name.startswith("TLS_") or "_WITH_" not in name:
         return name
     name = name.removeprefix("TLS_").removeprefix("RSA_WITH_")
@@ -219,7 +220,7 @@ def _load_chain(
     asked = False
 
     def supply() -> str:
-        # Always a function: OpenSSL asks on the terminal otherwise.
+        # Always a function: otherwise OpenSSL prompts on the terminal.
         nonlocal asked
         asked = True
         found = hidden(password)
@@ -236,7 +237,7 @@ def _load_chain(
         # The password is too long for OpenSSL.
         reason, cause = str(error), error
     except Exception as error:
-        # The user's function failed. Not the error itself: that of UnicodeError contains the text.
+        # The user's function failed. The error itself is not chained: a UnicodeError contains the text.
         raise KafkaConfigurationError(f"ssl_password: {type(error).__name__}: {error}") from None
     key_option = "ssl_keystore_key" if shown is None else "ssl_keyfile"
     if reason == "KEY_VALUES_MISMATCH":
@@ -256,8 +257,8 @@ def _load_chain(
 
 
 def format_of(data: bytes) -> str:
-    """Returns the format of a file's content. Its name and the stated type prove nothing: Java's JKS store
-    also opens PKCS#12."""
+    """Returns the format of a file's content. The file name and the stated type are not reliable: Java's JKS
+    store also opens PKCS#12."""
     if b"-----BEGIN " in data:
         return PEM
     if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
@@ -329,8 +330,8 @@ def _read(option: str, path: str) -> bytes:
 
 
 def _content(option: str, path: str) -> tuple[str, bool]:
-    """The format of a file, and whether it has a certificate in PEM. Its content is no variable of those that
-    may raise: it may be a key."""
+    """Returns the format of a file, and whether it contains a certificate in PEM. Functions that may raise do
+    not keep the content in a variable: it may be a key."""
     data = _read(option, path)
     return format_of(data), _CERTIFICATE in data
 
@@ -347,8 +348,8 @@ def _naming(option: str, path: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def _as_file(text: str | Secret) -> Iterator[str]:
-    """The path of a file with this text: ``ssl`` loads keys from files only. On Linux it exists in memory
-    only; elsewhere it is deleted at the end."""
+    """Yields the path of a file with this text: ``ssl`` loads keys from files only. On Linux the file exists
+    in memory only; elsewhere it is deleted at the end."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("cyproducer", os.MFD_CLOEXEC)
         try:

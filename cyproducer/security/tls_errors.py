@@ -1,6 +1,6 @@
-"""Says what a failed TLS connection means, and which option to change.
+"""Explains what a failed TLS connection means, and which option to change.
 
-Owns the sentences. Does not own the handshake (``net/tls_handshake``) or the decision what follows.
+Owns the texts. Does not own the handshake (``net/tls_handshake``) or the decision what to do next.
 Pure functions, callable from any thread.
 """
 
@@ -30,15 +30,15 @@ def explain(
     *,
     established: bool = False,
 ) -> str:
-    """Returns the sentence about a failure.
+    """Returns the explanation of a failure.
 
     Args:
-        reason: the exception of the handshake, or OpenSSL's words for the error after it.
-        where: the address as messages name it.
+        reason: the exception of the handshake, or OpenSSL's text for an error after the handshake.
+        where: the address as it is shown in messages.
         host: the server's name, with which its certificate was compared.
         config: the producer's options.
         connection: the ``ssl.SSLObject``, which has the certificate that was refused; None if unknown.
-        established: whether the handshake had succeeded: then the peer does speak TLS.
+        established: whether the handshake had succeeded, so that the peer does use TLS.
     """
     if isinstance(reason, ssl.SSLCertVerificationError):
         return _about_certificate(reason, where, host, config, _certificate_of(connection))
@@ -170,7 +170,8 @@ def _trusted(config: ProducerConfig) -> str:
 
 
 def _certificate_of(connection: Any) -> Mapping[str, Any]:
-    """The server's certificate; empty if it is unknown. ``getpeercert()`` has none after a failed check."""
+    """Returns the server's certificate; empty if it is unknown. ``getpeercert()`` returns none after a failed
+    check."""
     with suppress(Exception):
         found: Mapping[str, Any] = connection._sslobj.get_unverified_chain()[0].get_info()
         return found
@@ -178,6 +179,6 @@ def _certificate_of(connection: Any) -> Mapping[str, Any]:
 
 
 def _name(parts: Any) -> str:
-    """A distinguished name as text, its common name if it has one."""
+    """Returns a distinguished name as text: its common name if it has one."""
     values = {key: value for part in parts for key, value in part}
     return printable(str(values.get("commonName") or values.get("organizationName") or ""), MOST_TEXT)

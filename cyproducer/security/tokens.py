@@ -1,16 +1,16 @@
-"""Gets bearer tokens from the providers of other clients, and caches them while they are fresh.
+"""Gets bearer tokens from providers written for other clients, and caches them while they are fresh.
 
-Owns the shapes of providers and of what they return (duck typing), and when a token is fetched again. Does
-not own what a broker is sent (``sasl``). A provider is users' code, and may block: it is called on a thread
-of the background only.
+Owns the accepted forms of providers and of what they return (duck typing), and when a token is fetched again.
+Does not own what is sent to a broker (``sasl``). A provider is users' code and may block, so it is called on
+background threads only.
 
-- kafka-python: an object with ``token()``, and perhaps ``extensions()``, a dict.
+- kafka-python: an object with ``token()``, and optionally ``extensions()``, which returns a dict.
 - aiokafka: the same with ``async def token()``.
 - confluent-kafka's ``oauth_cb``: a callable that takes a string and returns ``(token, expiry)``, or
   ``(token, expiry, principal, extensions)``.
 
-``token()`` may also return such a tuple. The expiry is in seconds since 1970, or in milliseconds, as AWS's
-signer has it. Without one, that in the token counts if it is a JWT (RFC 7519).
+``token()`` may also return such a tuple. The expiry is in seconds since 1970, or in milliseconds, as from
+AWS's signer. Without one, the expiry in the token is used if the token is a JWT (RFC 7519).
 """
 
 import asyncio
@@ -29,21 +29,22 @@ from cyproducer.config.option_kinds import Hidden, Secret
 
 _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")
-#: Expiries above this are milliseconds: as seconds, this is the year 5138.
+#: Expiries above this are milliseconds: in seconds, this is the year 5138.
 _LAST_SECOND = 1e11
-#: Expiries above this mean nothing, and may be no floats.
+#: Expiries above this are meaningless, and may not be representable as floats.
 _MOST = 1e18
-#: A token is fetched again after 80 to 85 % of its time, but so long before its end if it lasts longer.
+#: A token is fetched again after 80 to 85 % of its lifetime, or this long before its expiry if that is
+#: earlier and leaves at least ``_LEAST_S``.
 _BEFORE_END_S = 300.0
 _LEAST_S = 60.0
-#: When fetching fails, and the old token is still good: the time to the next attempt.
+#: The time to the next attempt, if fetching fails and the old token is still valid.
 _RETRY_S = 10.0
 
 
 class Token(NamedTuple):
     """A token and the extensions that go with it (KIP-342). Shows neither.
 
-    ``expires_s``: when it ends, in seconds since 1970; None if that is unknown.
+    ``expires_s``: the expiry, in seconds since 1970; None if that is unknown.
     """
 
     text: Secret
@@ -55,7 +56,8 @@ class Token(NamedTuple):
 
 
 def fetch(provider: Any) -> Token:
-    """Calls the provider. Raises TypeError or ValueError, without the token, if it returns none."""
+    """Calls the provider. Raises TypeError or ValueError, without the token in the message, if the provider
+    returns no token."""
     given, expires_s, extensions = _parts(_asked(provider))
     if hasattr(provider, "extensions"):
         others = provider.extensions() or {}
@@ -82,7 +84,8 @@ def _asked(provider: Any) -> Any:
 
 
 def _parts(found: Any) -> tuple[Hidden[Any], float | None, Any]:
-    """The token, when it ends, and its extensions or None. Raises nothing: its variables have the token."""
+    """Returns the token, its expiry, and its extensions or None. Raises nothing: its variables contain the
+    token."""
     if not isinstance(found, tuple):
         return Hidden(found), None, None
     ends = _seconds(found[1]) if len(found) >= 2 else None
@@ -100,7 +103,8 @@ def _seconds(expiry: Any) -> float | None:
 
 
 def expiry_of(text: str) -> float | None:
-    """Returns the claim ``exp`` of a JWT, in seconds; None if there is none. Verifies no signature."""
+    """Returns the claim ``exp`` of a JWT, in seconds; None if there is none. Does not verify the
+    signature."""
     parts = text.split(".")
     if len(parts) != 3:
         return None
@@ -118,9 +122,9 @@ class _Call:
 
 
 class Tokens:
-    """The token of one producer, fetched again ahead of its end. Thread-safe.
+    """The token of one producer, fetched again before it expires. Thread-safe.
 
-    A token whose end is unknown is not kept: each authentication gets its own.
+    A token whose expiry is unknown is not kept: each authentication gets its own.
     """
 
     def __init__(
@@ -135,9 +139,9 @@ class Tokens:
         Args:
             provider: supplies tokens.
             clock: the source of the time.
-            rng: a float in [0, 1), so that not all producers ask at once.
+            rng: returns a float in [0, 1), so that not all producers call their providers at once.
             source: the provider's name, for messages.
-            client_id: the producer's, for log lines.
+            client_id: the producer's client id, for log lines.
         """
         self.source = source
         self._log = Log("cyproducer", client_id)
@@ -149,25 +153,25 @@ class Tokens:
         self._ends_ms = -math.inf
         self._rejected: Secret | None = None
         self._call: _Call | None = None
-        #: When ``current`` is due to be called, so that the next authentication need not wait: on the clock,
-        #: in milliseconds. Infinity if it isn't. Any thread may read it.
+        #: The time at which ``current`` is due to be called, so that the next authentication need not wait:
+        #: on the clock, in milliseconds. Infinity if no call is due. Any thread may read it.
         self.refresh_at_ms = math.inf
 
     def current(self) -> Token:
         """Returns the token; fetches another one if it is due. Blocks. Raises what the provider raises.
 
-        If fetching fails, and the old token has not ended, returns that.
+        If fetching fails, and the old token has not expired, returns the old token.
         """
         if not self._lock.acquire(blocking=False):
-            # The provider is being called, and may hang. The old token may do.
+            # Another thread is calling the provider, which may hang. The old token may still be valid.
             token = self._token
             if token is not None and token.text != self._rejected and self._now_ms() < self._ends_ms:
                 return token
             call = self._call
             self._lock.acquire()
             if call is not None and call.error is not None:
-                # The threads that waited for a call share its outcome. Otherwise each would ask in turn,
-                # and the last one for a connection that has long given up.
+                # The threads that waited for a call share its outcome. Otherwise each would call the provider
+                # in turn, and the last one for a connection that has failed long ago.
                 self._lock.release()
                 raise call.error
         try:
@@ -201,7 +205,7 @@ class Tokens:
             self._lock.release()
 
     def reject(self, token: Token) -> None:
-        """A broker has refused the token: it is not used again. Does not block."""
+        """Marks a token that a broker has refused, so that it is not used again. Does not block."""
         self._rejected = token.text
 
     def _now_ms(self) -> float:
@@ -209,7 +213,8 @@ class Tokens:
 
     def _keep(self, token: Token) -> None:
         left_s = -math.inf if token.expires_s is None else token.expires_s - self._clock.unix_ms() / 1000
-        # One that has ended may be good for a broker whose clock differs from this machine's.
+        # An expired token is not an error: it may be valid for a broker whose clock differs from this
+        # machine's.
         if left_s <= 0:
             self._token, self.refresh_at_ms = None, math.inf
             return
@@ -217,7 +222,7 @@ class Tokens:
         if left_s > _BEFORE_END_S + _LEAST_S:
             wait_s = min(wait_s, left_s - _BEFORE_END_S)
         now_ms = self._now_ms()
-        # The end first: a thread that does not wait for the lock reads both.
+        # The expiry is set first: a thread that does not wait for the lock reads both.
         self._ends_ms = now_ms + left_s * 1000
         self._token = token
         self.refresh_at_ms = now_ms + wait_s * 1000

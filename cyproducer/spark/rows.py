@@ -37,7 +37,7 @@ WINDOW: Final = 10_000
 """Maximum number of unacknowledged records of a partition before the oldest outcomes are awaited and
 yielded."""
 _REFUSED: Final = (ValueError, RecordTooLargeError, BufferExhaustedError)
-"""What ``send_many()`` raises for a row that it can't send, alone or together with the others."""
+"""What ``send_many()`` raises for a row that it can't send, either at all or together with the others."""
 _VALUES: Final = (bytes, str, bytearray, memoryview)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -58,16 +58,17 @@ def produce_partitions(
     values, pairs or rows of ``key`` and ``value`` that are alike are sent together, up to 500 elements, 1 MiB
     or 20 ms, with one timestamp. If the next element is late, those already taken wait for it.
 
-    ``topic``: the topic of all records; None: each element has its own. ``results``: True: elements are sent
-    while the results are consumed, which Spark does with what the function returns; under Spark Connect they
-    are all sent in the call, and the results of a partition are then in memory. False: all elements are sent
-    in the call, which returns an empty iterator. That saves a third of the CPU for elements that are sent
-    together. ``config``: ``KafkaProducer``'s options, including functions.
+    ``topic``: the topic of all records; None: each element has its own. ``results`` True: elements are sent
+    while Spark consumes the results. Under Spark Connect they are all sent in the call, and the results of a
+    partition are then held in memory. ``results`` False: all elements are sent in the call, which returns an
+    empty iterator. This saves a third of the CPU for elements that are sent together. ``config``:
+    ``KafkaProducer``'s options, including functions.
 
-    Raises: ``KafkaConfigurationError`` in this call. In the task: ``TypeError`` if the function gets a single
-    row and not an iterator, as from ``foreach`` and ``writeStream.foreach``, or for an element that is not a
-    record; ``RowsFailedError`` for the first record that can't be written. These fail the task. If the caller
-    closes the generator early, ``close()`` raises the error of the records not yet yielded.
+    Raises: ``KafkaConfigurationError`` in this call. In the task: ``TypeError`` if the function is called
+    with a single row and not an iterator, for example by ``foreach`` or ``writeStream.foreach``, or for an
+    element that is not a record; ``RowsFailedError`` for the first record that can't be written. These fail
+    the task. If the caller closes the generator early, ``close()`` raises the error of the records not yet
+    yielded.
     """
     config = hide(config)
     return _Produce(topic, producer_config(config, columns=False), results)
@@ -117,10 +118,10 @@ class _Produce:
 
 
 def check_partition(given: object, function: str, callers: str) -> None:
-    """Checks what a function for partitions is called with.
+    """Checks the argument of a function for partitions.
 
     Raises:
-        TypeError: it is no iterator: ``foreach()`` calls a function with one row at a time.
+        TypeError: the argument is not an iterator: ``foreach()`` calls a function with one row at a time.
     """
     # Not any iterable: a row, a pair and a string are iterable too.
     if not isinstance(given, Iterator):
@@ -133,10 +134,10 @@ def check_partition(given: object, function: str, callers: str) -> None:
 
 
 def to_be_consumed(results: Iterator[Any], function: str) -> Iterator[Any]:
-    """Returns an iterator of the same results. It logs an error if it is dropped before the first is taken:
-    nothing was written then."""
+    """Returns an iterator of the same results. It logs an error if it is dropped before its first result is
+    taken, because then nothing was written."""
     passing = _passing(results, function)
-    # Code of a generator, and so the one that logs, runs only after its start.
+    # A generator's code, including the code that logs, runs only after the generator has started.
     next(passing)
     return passing
 
@@ -194,8 +195,8 @@ def _until_failed(sent: _Together, error: BulkSendError, results: bool) -> Itera
 
 
 class _Senders(dict[type, Callable[[Any], RecordFuture]]):
-    """Maps an element's type to the function that sends it. One dict lookup: a chain of isinstance() tests
-    would cost more than the sending."""
+    """Maps an element's type to the function that sends it. This takes one dict lookup: a chain of
+    isinstance() tests would cost more than sending the element."""
 
     def __init__(self, producer: KafkaProducer, topic: str | None) -> None:
         super().__init__()
@@ -235,7 +236,8 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         else:
             yield len(values), _Together(future, topic, sizes, now_ms)
             return
-        # None was sent. Sending them one by one sends those before the bad record, and the error names it.
+        # No record was sent. Sending them one by one sends those before the bad record, and the error names
+        # that record.
         for value, key in zip(values, keys or repeat(None), strict=False):
             yield 1, self._record(topic, value, key)
 
@@ -286,7 +288,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
                 f"an element has the field {unknown[0]!r}: a record's fields are {', '.join(_FIELDS)}"
             )
         if "value" not in given:
-            # Not taken as None: "value" is easily forgotten, and a tombstone deletes.
+            # Not treated as None: "value" is easily forgotten, and a tombstone deletes data.
             raise TypeError(
                 f"an element has no field 'value', only {', '.join(given)}: None is a tombstone's value"
             )

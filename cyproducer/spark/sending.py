@@ -2,9 +2,9 @@
 
 Owns dividing batches by topic, waiting for outcomes, and deciding what happens to rows that can't be written.
 Does not own columns (``columns``), the producer (``sharing``) or Spark's interfaces (``source``,
-``mapping``). A writer is for one thread.
+``mapping``). Use a writer from one thread only.
 
-At-least-once rests on two things: a task does not end before every row has its outcome, and the first row
+At-least-once depends on two rules: a task does not end before every row has its outcome, and the first row
 that fails permanently fails the task, which Spark then runs again as a whole.
 """
 
@@ -39,7 +39,7 @@ from cyproducer.structs import FailedRows
 _ABOUT_ROWS: Final = (ValueError, RecordTooLargeError)
 """Errors that ``send_arrow()`` raises about single rows, before it sends any."""
 _REFUSED: Final = (RecordTooLargeError, MessageSizeTooLargeError, InvalidRecordError, InvalidTimestampError)
-"""Errors with which brokers refuse records for their content. A retry would not help."""
+"""Errors with which brokers refuse records because of their content. A retry would not help."""
 
 
 class RowsFailedError(KafkaError):
@@ -58,7 +58,7 @@ class RowsFailedError(KafkaError):
 
 
 def said(error: BaseException) -> str:
-    """Returns an error's class name and message. The messages of Kafka's errors already have the name."""
+    """Returns an error's class name and message. The messages of Kafka's errors already contain the name."""
     name, words = type(error).__name__, str(error)
     return words if name in words else f"{name}: {words}"
 
@@ -185,8 +185,8 @@ class TaskWriter:
         self._sent.append(_Sent(topic, kept, size, future))
 
     def _is_about_rows(self, topic: str, error: Exception) -> bool:
-        """Returns whether the error is about these rows only: others could be written, and these are dead
-        letters. Also notes topics that can't be written."""
+        """Returns whether the error is about these rows only, so that they are dead letters, and other rows
+        could be written. Also remembers topics that can't be written to."""
         missing = isinstance(error.__cause__, UnknownTopicOrPartitionError)
         if isinstance(error, InvalidTopicError) or (isinstance(error, KafkaTimeoutError) and missing):
             # No row of this topic can be written, and every further lookup would wait for the timeout.
@@ -195,7 +195,7 @@ class TaskWriter:
         return isinstance(error, (*_ABOUT_ROWS, UnknownTopicOrPartitionError))
 
     def _divide(self, topic: str, rows: pa.RecordBatch, error: Exception) -> None:
-        """None of these rows was sent: refuses the bad ones and sends the others."""
+        """Handles a batch that failed before any row was sent: refuses the bad rows and sends the others."""
         if self._dead_letters is None or topic in self._dead_topics or rows.num_rows == 1:
             self._refuse(topic, rows, error)
             return
@@ -236,9 +236,9 @@ class TaskWriter:
         self._bytes += sent.size
 
     def _failed(self, sent: _Sent, failed: FailedRows) -> None:
-        """Handles rows that failed. Only rows that Kafka refuses for their content become dead letters. Rows
-        that timed out, that this client is not allowed to write, or that may have been written fail the task,
-        which Spark then runs again."""
+        """Handles rows that failed. Only rows that Kafka refuses because of their content become dead
+        letters. The task fails, and Spark runs it again, if rows timed out, if this client is not authorized
+        to write them, or if they may have been written."""
         cause = failed.error
         if sent.rows is None or not isinstance(cause, _REFUSED) or cause.maybe_written is not False:
             raise RowsFailedError(sent.topic, failed.partition, cause) from cause
@@ -247,12 +247,12 @@ class TaskWriter:
         if rows.num_rows == 1:
             self._refuse(sent.topic, rows, cause, failed.partition)
             return
-        # A broker refuses the whole batch for one bad record: try its halves.
+        # A broker refuses the whole batch because of one bad record: try its halves.
         half = rows.num_rows // 2
         self._again.extendleft((sent.topic, part) for part in (rows.slice(half), rows.slice(0, half)))
 
     def _payload(self, rows: pa.RecordBatch) -> int:
-        """Returns the bytes of keys and values."""
+        """Returns the number of bytes of keys and values."""
         return sum(
             pc.sum(pc.binary_length(rows.column(name))).as_py() or 0
             for name in (self._columns.key, self._columns.value)
@@ -281,7 +281,7 @@ def write_task(
     dead_letter_topic: str | None,
     batches: Iterable[pa.RecordBatch],
 ) -> WriteSummary:
-    """Writes a task's batches with the producer that its process shares."""
+    """Writes a task's batches with the process's shared producer."""
     with shared_producer(config) as producer:
         dead = DeadLetters(producer, dead_letter_topic) if dead_letter_topic is not None else None
         return write_all(TaskWriter(producer, columns, topic, dead), batches)

@@ -3,8 +3,8 @@
 Owns the count of each producer's users, and closes idle producers. Does not own the producers' threads or
 their state in a forked child, which the producers handle themselves (``docs/processes.md``). Thread-safe.
 
-Spark reuses its Python workers for one task after the other. A producer per task would connect again, fetch
-metadata and a producer ID again, and start with small batches. A producer that stays forever would hold
+Spark reuses its Python workers for one task after another. A producer per task would connect again, fetch
+metadata and a producer ID again, and start with small batches. A producer that is never closed would hold
 unused memory and connections.
 """
 
@@ -27,13 +27,13 @@ IDLE_S: Final = 60.0
 
 
 class SharedConfig:
-    """A producer's configuration that can be pickled and compared, callables included.
+    """A producer's configuration that can be pickled and compared, including callables.
 
     ``key`` is equal for equal pickled configurations, in any process. The objects themselves can't be
     compared: a function that is sent to two tasks becomes two objects.
 
-    A pickle has passwords and keys that were given as strings, whatever ``pickle_secrets`` says: its purpose
-    is to be sent to the workers, which need them. Nothing else shows them.
+    A pickle contains passwords and keys that were given as strings, regardless of ``pickle_secrets``: its
+    purpose is to be sent to the workers, which need them. Nothing else shows them.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class SharedConfig:
         return self.key, {name: _revealed(value) for name, value in self.config.items()}
 
     def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
-        # The key stays that of the driver: a callable may be pickled differently here.
+        # The driver's key is kept, because a callable may be pickled differently here.
         self.key = state[0]
         self.config = {name: concealed(name, value) for name, value in state[1].items()}
 
@@ -104,14 +104,15 @@ _shared: dict[str, _Shared] = {}
 
 
 def shared_producer(config: SharedConfig) -> AbstractContextManager[KafkaProducer]:
-    """Lends the process's producer for that configuration to a ``with`` block; creates it if there is none.
+    """Provides the process's producer for that configuration to a ``with`` block; creates it if there is
+    none.
 
     When the block ends without an exception, all records sent through the producer have their outcome. The
     producer is then kept for ``IDLE_S`` seconds for the next user. Thread-safe.
 
     Raises:
-        TypeError: the configuration is no ``SharedConfig``.
-        KafkaConfigurationError, NoBrokersAvailableError: when the block begins, as ``KafkaProducer`` does.
+        TypeError: the configuration is not a ``SharedConfig``.
+        KafkaConfigurationError, NoBrokersAvailableError: when the block begins, as from ``KafkaProducer``.
         KafkaTimeoutError: not all records had their outcome within ``delivery_timeout_ms``.
     """
     if not isinstance(config, SharedConfig):
@@ -153,7 +154,8 @@ def _lend(config: SharedConfig) -> Iterator[KafkaProducer]:
         try:
             yield shared.producer
         except GeneratorExit:
-            # The caller closed a generator early. The records that it has sent were accepted: await them too.
+            # The caller closed a generator early. The records that it has sent were accepted, so they are
+            # awaited.
             _drain(shared.producer)
             raise
         _drain(shared.producer)
@@ -206,9 +208,8 @@ def _give_back(key: str, shared: _Shared) -> None:
 
 def _close_idle(key: str, shared: _Shared) -> None:
     with _lock:
-        # The timer may fire while a task takes the producer. The lock settles it: either the task comes
-        # first, and the producer has a user; or the timer does, and the task finds no producer and creates
-        # one.
+        # The timer may fire while a task takes the producer. The lock decides which is first. If the task is
+        # first, the producer has a user. If the timer is first, the task finds no producer and creates one.
         if shared.users:
             return
         if _shared.get(key) is shared:

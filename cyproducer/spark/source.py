@@ -50,7 +50,7 @@ from cyproducer.spark.topics import create_missing
 
 log: Final = logging.getLogger("cyproducer.spark")
 
-# Since Spark 4.1. In 4.0, a stream's rows come as Python objects.
+# Exists since Spark 4.1. Spark 4.0 passes a stream's rows as Python objects.
 _STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _BLOCK_ROWS: Final = 10_000
 
@@ -94,8 +94,8 @@ class CyproducerDataSource(DataSource):
 
 
 def of_session(session: Mapping[str, Any]) -> type[CyproducerDataSource]:
-    """Returns the data source with these defaults. Spark pickles such a class by value; there is no other way
-    from a session's settings to the process that plans a write."""
+    """Returns the data source with these defaults. Spark pickles such a class by value. A session's settings
+    can't reach the process that plans a write in any other way."""
     if not session:
         return CyproducerDataSource
     return type("CyproducerDataSource", (CyproducerDataSource,), {"session": dict(session)})
@@ -133,8 +133,8 @@ class _Task:
                 ) from error
         if o.create_partitions is not None and o.topic is not None:
             config = ProducerConfig(**o.config.config)
-            # First: kafka-python does not say why it can't connect, and goes on trying a password that was
-            # refused, which may lock the account.
+            # Connect with this package first: kafka-python does not report why it can't connect, and keeps
+            # trying a password that was refused, which may lock the account.
             with KafkaProducer(**o.config.config) as producer:
                 producer.wait_ready()
             if create_missing(config, o.topic, o.create_partitions, o.create_replication):
@@ -175,10 +175,10 @@ class _Task:
     def commit(self, messages: list[Any], batch: str) -> None:
         show_info()
         missing = messages.count(None)
-        # Of some messages, the driver of exactly-once says more.
+        # If only some messages are missing, the exactly-once driver raises a more detailed error.
         if missing and (self.options.exactly_once is None or missing == len(messages)):
-            # This is all that shows a continuous trigger: planning does not know it, and Spark runs no Python
-            # code in the tasks.
+            # Missing messages are the only sign of a continuous trigger: the trigger is not known while Spark
+            # plans, and Spark runs no Python code in the tasks.
             raise KafkaConfigurationError(
                 f"{batch}: {missing} of {len(messages)} tasks have left no message, and written nothing. "
                 "trigger(continuous=...) does not work: Spark does not run a Python sink with it. Stop the "
@@ -212,12 +212,12 @@ class _Task:
 
 
 def _outcomes(messages: list[Any]) -> list[TaskOutcome | None]:
-    """Returns what the tasks have done; None for each that left no message."""
+    """Returns the tasks' outcomes; None for each task that left no message."""
     return [None if each is None else each.outcome for each in messages]
 
 
 class _Pickled:
-    """Prepares the task when it is pickled: Spark pickles a writer once, while planning, before the tasks."""
+    """Prepares the task when the writer is pickled, which Spark does while planning, before the tasks."""
 
     def __init__(self, task: _Task) -> None:
         self._task = task
@@ -302,7 +302,8 @@ def _arrow_type(meaning: str, of: DataType) -> pa.DataType | None:
 
 
 def _arrow_clock(value: Any) -> Any:
-    """Returns a timestamp without a time zone unchanged: it counts as UTC, in any zone of the worker."""
+    """Returns a timestamp without a time zone unchanged: it is treated as UTC, whatever the worker's time
+    zone."""
     return value
 
 

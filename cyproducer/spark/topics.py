@@ -24,8 +24,8 @@ _SHARED_OPTIONS: Final = (
 )
 
 
-#: Options that identify the user, but that kafka-python does not have. It would connect as another user, or
-#: as none.
+#: Options that identify the user, but that kafka-python does not have. kafka-python would connect as another
+#: user, or as none.
 _NOT_SHARED: Final = {
     "OAUTHBEARER": ("sasl_oauthbearer_token_endpoint_url",),
     "AWS_MSK_IAM": ("sasl_jaas_config",),

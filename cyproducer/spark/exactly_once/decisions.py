@@ -1,10 +1,10 @@
 """The records of the decision log: which batch of a sink was decided last, and whether it is complete.
 
-Owns their form. Does not read or write them (``cluster``). Pure and immutable.
+Owns their format. Does not read or write them (``cluster``). Pure and immutable.
 
 A record's key is the sink's. Its value is JSON: the state ``decided`` with the transactions that make up the
-batch, or ``done`` without them, when each of them is committed. The last record of a key says everything, so
-that the topic can be compacted.
+batch, or ``done`` without them, when each of them is committed. The last record of a key contains everything,
+so that the topic can be compacted.
 """
 
 import json
@@ -17,7 +17,7 @@ from cyproducer.errors import KafkaError
 
 VERSION: Final = 1
 _COMPRESSED: Final = b"z"
-"""Values that begin with it are compressed. JSON begins with a brace."""
+"""Values that begin with this byte are compressed. JSON begins with a brace."""
 _PLAIN_BYTES: Final = 4096
 _REMEMBERED_QUERIES: Final = 50
 
@@ -28,7 +28,7 @@ class DecisionLogError(KafkaError):
 
 
 class Identity(NamedTuple):
-    """A producer id and epoch: who may write under a transactional id, until the next one."""
+    """A producer id and epoch, which can write under a transactional id until there is a newer identity."""
 
     producer_id: int
     epoch: int
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskTransaction:
-    """A task's prepared transaction: what ends it, and where its records are."""
+    """A task's prepared transaction: what is needed to end it, and where its records are."""
 
     transactional_id: str
     producer_id: int
@@ -54,12 +54,12 @@ class TaskTransaction:
 
     @property
     def identity(self) -> Identity:
-        """Who has written it."""
+        """The identity that has written it."""
         return Identity(self.producer_id, self.epoch)
 
     @property
     def records(self) -> int:
-        """How many records it has."""
+        """The number of its records."""
         return sum(place.records for place in self.places)
 
 
@@ -72,7 +72,7 @@ class Decision:
     batch: int
     """The id of the micro-batch, or ``txnVersion``."""
     rows: int
-    """The rows that the tasks have read, dead letters included: a run again must have as many."""
+    """The number of rows that the tasks have read, including dead letters. Another run must read as many."""
     query: str | None = None
     """The id of the streaming query; None: a batch job, or not known."""
     topic: str | None = None
@@ -80,7 +80,7 @@ class Decision:
     done: bool = False
     """Whether all transactions are committed."""
     tasks: tuple[TaskTransaction, ...] = ()
-    """Empty when it is done."""
+    """Empty if ``done``."""
     earlier_queries: tuple[str, ...] = field(default=())
     """Ids of queries that this sink had before, the newest first."""
 
@@ -111,7 +111,7 @@ def decode(value: bytes) -> Decision:
     """Reads a record's value.
 
     Raises:
-        DecisionLogError: it is no decision, or one of a later version of this package.
+        DecisionLogError: it is not a decision, or was written by a later version of this package.
     """
     try:
         found: dict[str, Any] = json.loads(zlib.decompress(value[1:]) if value[:1] == _COMPRESSED else value)

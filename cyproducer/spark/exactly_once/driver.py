@@ -1,26 +1,27 @@
 """Runs the exactly-once protocol on the driver: plans a batch, decides it, and completes or abandons it.
 
 Owns the order of the steps. Does not own requests (``cluster``), the rules about batches (``rules``), or
-Spark's interfaces (``source``, ``mapping``). A driver is for one batch and one thread. It keeps nothing
+Spark's interfaces (``source``, ``mapping``). A driver is for one batch and one thread. It keeps no state
 between its calls: Spark plans and commits in different processes.
 
 The protocol
 ------------
 
-**Plan**, before the tasks. Take over the log's transactional id, which fences the drivers before this one.
-Then read the decision log. Complete what was decided. Abort every other open transaction of the sink. The
-identity, and what was decided last, go to the tasks and come back with their messages.
+**Plan**, before the tasks. Take over the log's transactional id, which fences earlier drivers. Then read the
+decision log. Complete what was decided. Abort every other open transaction of the sink. The identity and the
+last decision are passed to the tasks, which return them in their messages.
 
-**Write**, in each task attempt: under a transactional id of its own, and leave the transaction open.
+**Write**, in each task attempt. Write under the attempt's own transactional id, and leave the transaction
+open.
 
-**Commit**. All transactions are open, or nothing is decided. Write *decided* under the plan's identity, as
-one transaction: a driver that has planned since has fenced that identity, and the coordinator refuses it.
-Commit each transaction. Write *done*. Abort what attempts that did not win have left open.
+**Commit**. Unless all transactions are open, nothing is decided. Write *decided* under the plan's identity,
+as one transaction. If another driver has planned since, it has fenced that identity, and the coordinator
+refuses it. Commit each transaction. Write *done*. Abort the transactions that losing attempts have left open.
 
-**Abort**. End the plan's identity. If that succeeds, nothing can be decided under it any more, and the
-transactions may be aborted. Otherwise *decided* may have been written: the next plan knows.
+**Abort**. End the plan's identity. If that succeeds, nothing can be decided under it any more, and it is safe
+to abort the transactions. Otherwise *decided* may have been written; the next plan finds out.
 
-**A decided transaction that the brokers have aborted**, because its timeout was over, is copied: its records
+**A decided transaction that the brokers have aborted**, because its timeout expired, is copied: its records
 are still in the log. The copies and *done* are one transaction, so that no reader sees them twice.
 """
 
@@ -49,20 +50,20 @@ log: Final = logging.getLogger("cyproducer.spark")
 
 _NAMED: Final = 3
 _AFTERWARDS_S: Final = 5.0
-"""How long each of three requests may take that abort what is open after a batch is complete."""
+"""Timeout of each of the three requests that abort open transactions after a batch is complete."""
 
 
 class DecidedError(KafkaError):
-    """A batch was decided, or may have been, but is not complete: its rows are there or will be. Only the
-    same batch may run again; for a batch job, with the same ``txnAppId`` and ``txnVersion``."""
+    """A batch was decided, or may have been, but is not complete: its rows are visible or will be. Run only
+    the same batch again; for a batch job, with the same ``txnAppId`` and ``txnVersion``."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the tasks of a batch get from the driver, and bring back. Pickled."""
+    """What the tasks of a batch get from the driver, and return to it. Pickled."""
 
     identity: Identity
-    """Who may decide, of the log's transactional id."""
+    """The identity of the log's transactional id that can write the decision."""
     standing: Standing
 
 
@@ -75,7 +76,7 @@ class TaskOutcome:
     query: str | None
     batch: int
     rows: int
-    """The rows that it has read."""
+    """The number of rows that it has read."""
     transaction: TaskTransaction | None = None
     """None if it has written nothing."""
 
@@ -91,7 +92,8 @@ class Committed:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What ``accept`` has done. ``left_out``: says of each transaction that it could not complete why."""
+    """What ``accept`` has done. ``left_out``: for each transaction that could not be completed, the
+    reason."""
 
     decision: Decision
     left_out: list[str]
@@ -101,10 +103,10 @@ class Driver:
     """The driver's part of one batch. See the module's docstring.
 
     Args:
-        cluster: where it is written.
-        sink: what writes it.
+        cluster: the cluster to which the batch is written.
+        sink: the sink that writes the batch.
         topic: the topic of all rows; None: each row names its own.
-        dead_letter_topic: that of dead letters, if there is one.
+        dead_letter_topic: the topic of dead letters, if there is one.
         starting_batch: the option ``startingBatchId``.
     """
 
@@ -127,20 +129,20 @@ class Driver:
     def plan(self, version: int | None = None) -> Plan:
         """Fences earlier drivers, completes what they have decided, and aborts the rest.
 
-        ``version``: that of a batch job, which is judged here; a stream's batch is not known before its tasks
-        run.
+        ``version``: the version of a batch job, which is checked here. A stream's batch is not known before
+        its tasks run.
 
         Raises:
             BatchOrderError: ``version`` can't be the next one.
             DecisionLogError: the log has lost records, or can't be used; or the records of what was decided
                 are lost.
             DecidedError: what was decided can't be completed now.
-            KafkaError: brokers, rights, configuration.
+            KafkaError: an error of brokers, permissions or the configuration.
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
         if (known := sink_in(history, self._sink)) != self._sink:
-            # The log has it under another name, and so its transactional ids have another hash.
+            # The log has this sink under another name, so its transactional ids have another hash.
             self._act_for(known)
             identity = self._cluster.take_over()
             history = self._cluster.history()
@@ -159,7 +161,7 @@ class Driver:
         return Plan(identity, found)
 
     def _act_for(self, sink: Sink) -> None:
-        """Goes on under another name of the same sink."""
+        """Continues under another name of the same sink."""
         if sink != self._sink:
             self._sink = sink
             self._cluster.act_for(sink)
@@ -190,12 +192,13 @@ class Driver:
         """Decides a batch and makes it visible.
 
         Raises:
-            NotDecidedError: nothing was decided: a transaction is not open any more, or another driver has
-                taken over.
+            NotDecidedError: nothing was decided: a transaction is no longer open, or another driver has taken
+                over.
             DecidedError: it was decided, or may have been, and is not complete.
             DecisionLogError: it was decided, and records are lost.
-            BatchOrderError: a batch that was written before has other rows now.
-            TopicAuthorizationFailedError: of a topic that only rows name. Nothing was decided.
+            BatchOrderError: a batch that was written before now has other rows.
+            TopicAuthorizationFailedError: a permission is missing on a topic that only rows name. Nothing was
+                decided.
         """
         tasks = [each for each in outcomes if each is not None]
         first = tasks[0] if tasks else None
@@ -224,7 +227,7 @@ class Driver:
             rows,
             query,
             self._topic,
-            # Without anything to commit, one record says both.
+            # If there is nothing to commit, one record means both *decided* and *done*.
             done=not written,
             tasks=written,
             earlier_queries=following_queries(plan.standing.last, query),
@@ -232,8 +235,8 @@ class Driver:
         try:
             identity = self._decide(plan.identity, decision)
         except NotDecidedError:
-            # Spark's call of ``abort`` can't, if another driver has ended the plan's identity. The timeout
-            # aborts what this can't.
+            # If another driver has ended the plan's identity, ``abort``, which Spark calls next, can't abort
+            # these transactions. Those that this call can't abort either are aborted by their timeout.
             with suppress(KafkaError):
                 self._cluster.abort(written)
             raise
@@ -262,8 +265,8 @@ class Driver:
             ) from error
 
     def abort(self, outcomes: Sequence[TaskOutcome | None]) -> bool:
-        """Aborts what the tasks of a failed batch have prepared; returns whether that was possible. If not,
-        the next plan completes or aborts it."""
+        """Aborts the transactions that the tasks of a failed batch have prepared. Returns whether that was
+        possible. If not, the next plan completes or aborts them."""
         tasks = [each for each in outcomes if each is not None]
         if not tasks:
             return False
@@ -278,7 +281,7 @@ class Driver:
         """Completes the last decision as far as that is possible, and writes that it is done.
 
         Raises:
-            DecisionLogError: there is none that is not done.
+            DecisionLogError: there is no decision that is not done.
             DecidedError: brokers did not answer.
         """
         identity = self._cluster.take_over()
@@ -310,7 +313,8 @@ class Driver:
 
     @contextmanager
     def _decided(self, decision: Decision) -> Iterator[None]:
-        """What fails in the block leaves a batch that is decided and not complete."""
+        """Raises a ``KafkaError`` of the block, unless it is a ``DecisionLogError``, as ``DecidedError``: the
+        batch is decided but not complete."""
         try:
             yield
         except DecisionLogError:
@@ -337,7 +341,8 @@ class Driver:
         return self._cluster.copy(identity, aborted, decision.as_done())
 
     def _outcomes(self, tasks: Sequence[TaskTransaction]) -> tuple[list[TaskTransaction], list[str]]:
-        """Commits transactions; returns those that the brokers have aborted, and what can't be completed."""
+        """Commits transactions. Returns those that the brokers have aborted, and descriptions of those that
+        can't be completed."""
         aborted, problems = [], []
         for transaction, end in zip(tasks, self._cluster.commit(tasks), strict=True):
             found = self._cluster.outcome(transaction) if end is End.UNKNOWN else end
@@ -355,7 +360,8 @@ class Driver:
         return aborted, problems
 
     def _abort_open(self, timeout_s: float | None = None) -> None:
-        """Aborts the sink's open transactions, which no decision needs: they hold readers back."""
+        """Aborts the sink's open transactions. No decision needs them, and they block ``read_committed``
+        consumers."""
         if found := self._cluster.open_transactions(timeout_s):
             log.info(
                 "%r: aborting transactions that attempts have left open: %s",
@@ -365,8 +371,8 @@ class Driver:
             self._cluster.abort(found, timeout_s)
 
     def _tidy_up(self, decision: Decision) -> None:
-        """Aborts what attempts have left open, after a batch was completed. The next plan does the same, so
-        this may fail."""
+        """Aborts transactions that attempts have left open, after a batch was completed. The next plan does
+        the same, so a failure is only logged."""
         try:
             self._abort_open(_AFTERWARDS_S)
         except KafkaError as error:

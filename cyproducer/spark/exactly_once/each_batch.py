@@ -1,7 +1,7 @@
 """Writes micro-batches exactly once inside ``foreachBatch``.
 
-Owns the function that ``foreach_batch()`` returns then. Runs on the driver, in the process and thread in
-which Spark calls it; under Spark Connect, in a process of the server.
+Owns the function that ``foreach_batch()`` returns with exactly-once. Runs on the driver, in the process and
+thread in which Spark calls it; under Spark Connect, in a process of the server.
 """
 
 import logging
@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("cyproducer.spark")
 
 _RUN_PROPERTY: Final = "spark.jobGroup.id"
-"""The id of the query's run: Spark makes its jobs a group of this name."""
+"""The id of the query's run: Spark uses it as the name of the group of the run's jobs."""
 _CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
-"""A variable of the process in which Spark Connect's server calls the function: one for each run."""
+"""An environment variable of the process in which the Spark Connect server calls the function. Each run has
+its own process."""
 _NEEDS_APP: Final = (
     "foreach_batch() with exactly-once needs txn_app_id, the name of what it writes: Spark Connect does not "
     "say which query calls it. Give a name that no other stream or job of this transactional_id_prefix has"
 )
 
 _lock = threading.Lock()
-# For each sink that this process has written: the run and batch, the function, and whether that has written
-# it or writes it now. The function itself, not its id: one that a program makes for one call may get the id
-# of the one before.
+# For each sink that this process has written: the run and batch, the function, and whether the function has
+# written the batch or is writing it. The function itself and not its ``id()``: a function that a program
+# makes for one call may get the ``id()`` of the previous one.
 _written: dict[str, tuple[tuple[str, int] | None, "WriteOnce", bool]] = {}
 
 
@@ -72,7 +73,7 @@ class WriteOnce:
         try:
             self._write(df, batch_id, columns, sink)
         except BaseException:
-            # It may be called again.
+            # The function may be called again.
             with _lock:
                 if _written.get(sink.key) == (this, self, True):
                     _written[sink.key] = (this, self, False)
@@ -93,7 +94,7 @@ class WriteOnce:
             # Spark runs no task for a DataFrame that it knows to be empty.
             query = _property(df, QUERY_PROPERTY)
             outcomes = [TaskOutcome(plan, plan.standing.judge(query, batch_id), query, batch_id, 0)]
-        # A new view, whose deadline does not include the time of the tasks.
+        # A new view, so that its deadline does not include the time of the tasks.
         with self._driver(sink) as driver:
             try:
                 done = driver.commit(outcomes)
@@ -124,10 +125,11 @@ class WriteOnce:
 
     def _take(self, sink: Sink, batch_id: int, df: "DataFrame") -> tuple[str, int] | None:
         """Notes that this function writes a batch, and returns the run and the batch; None: Spark does not
-        say which run it is.
+        report the run.
 
         Raises:
-            BatchOrderError: another function has written it, or this one: the call would be skipped.
+            BatchOrderError: another function has written the batch, or this one has: the call would be
+                skipped.
         """
         run = _property(df, _RUN_PROPERTY) or os.environ.get(_CONNECT_WORKER)
         if run is None:

@@ -2,8 +2,8 @@
 
 Owns the requests of one batch's plan or commit. Does not own their order (``driver``). Not thread-safe.
 
-Spark plans and commits in processes that it keeps for the next batch. The connections outlive a batch, in
-``_admins``; nothing that is known of transactions does.
+Spark plans and commits in processes that it keeps for the next batch. The connections, in ``_admins``,
+outlive a batch. The state of transactions does not.
 """
 
 import logging
@@ -45,19 +45,20 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("cyproducer.spark")
 
 LEVEL: Final = 2
-"""The level of ``transaction.version`` whose EndTxn ends an epoch, on which the protocol stands (KIP-890)."""
+"""The level of ``transaction.version`` whose EndTxn ends an epoch. The protocol depends on this (KIP-890)."""
 _LEAST_S: Final = 60.0
 _LOG_TIMEOUT_MS: Final = 900_000
-"""The log's transactions have the tasks' timeout, as they may copy what a task has written, but no longer one
-than this: the brokers' default maximum."""
+"""Upper bound of the timeout of the log's transactions: the brokers' default maximum. Up to this bound they
+have the tasks' timeout, because they may copy what a task has written."""
 _REPLICAS: Final = 3
 _CONFIG: Final = {
     "cleanup.policy": "compact",
-    # Small segments: only those that are not written to any more are compacted, and each plan reads all.
+    # Small segments: only segments that are no longer written to are compacted, and each plan reads all of
+    # them.
     "segment.bytes": str(1 << 20),
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
-    # Otherwise the markers of transactions stay for a day, two for each batch.
+    # Otherwise transaction markers, two per batch, are kept for a day.
     "delete.retention.ms": "60000",
     # For batches of very many tasks, with a larger max.request.size.
     "max.message.bytes": str(16 << 20),
@@ -91,7 +92,7 @@ def close_admins() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the connections belong to the parent."""
+    """Resets the state in a forked child: the connections belong to the parent."""
     global _lock
     _lock = threading.Lock()
     _admins.clear()
@@ -103,7 +104,7 @@ in_child(_forget)
 def described_open(
     admin: TransactionAdmin, prefix: str, wanted: Callable[[str], object], timeout_s: float
 ) -> list[DescribedTransaction]:
-    """Describes the open transactions whose ids begin with ``prefix`` and are ``wanted``."""
+    """Returns descriptions of the open transactions whose ids begin with ``prefix`` and are ``wanted``."""
     listed = admin.list_transactions(states=("Ongoing",), prefix=prefix, timeout=timeout_s)
     names = [each.transactional_id for each in listed if wanted(each.transactional_id)]
     described = admin._describe_all(names, timeout_s)
@@ -111,13 +112,14 @@ def described_open(
 
 
 class KafkaCluster:
-    """A sink's view of a cluster, for one plan or commit. ``close()`` it.
+    """A sink's view of a cluster, for one plan or commit. Call ``close()`` when done.
 
     Args:
         config: the producer's options.
-        sink: whose transactional ids and decisions it is about.
+        sink: the sink whose transactional ids and decisions this view handles.
         topic: the topic with the decisions.
-        transaction_timeout_ms: of the tasks' transactions. Calls go on for that long, and a minute at least.
+        transaction_timeout_ms: the timeout of the tasks' transactions. Calls may take that long, but at least
+            a minute.
     """
 
     def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:
@@ -186,7 +188,7 @@ class KafkaCluster:
     # The decision log
 
     def history(self, create: bool = True) -> History:
-        """As the interface has it; ``create``: whether to create the topic if it is missing."""
+        """As in ``Cluster``. ``create``: whether to create the topic if it is missing."""
         self._check_topic(create)
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         first, end = reading.offsets(self._topic, 0, deadline, seconds)
@@ -227,7 +229,7 @@ class KafkaCluster:
             return
         configs: dict[str, str] | None = None
         while configs is None:
-            # Not None, also if another driver has created it just now.
+            # Waits for the topic, which another driver may have created just now.
             reading.topic(self._topic, deadline, seconds, wait=True)
             configs = reading.topic_configs([self._topic], deadline, seconds).get(self._topic)
         policy = configs.get("cleanup.policy")
@@ -245,7 +247,7 @@ class KafkaCluster:
             config = {**_CONFIG, "min.insync.replicas": "2"}
             created = reading.create_topic(self._topic, 1, _REPLICAS, config, deadline, seconds)
         except InvalidReplicationFactorError:
-            # There are not so many brokers.
+            # There are fewer brokers than replicas.
             created = reading.create_topic(self._topic, 1, -1, _CONFIG, deadline, seconds)
         if created:
             log.info("the decision log %r was created", self._topic)
@@ -339,7 +341,8 @@ class KafkaCluster:
     def outcome(self, transaction: TaskTransaction) -> End:
         for place in transaction.places:
             for batch in self._from(place):
-                # EndTxn and timeouts of the second protocol write the marker with the next epoch.
+                # In the second transaction protocol, EndTxn and timeouts write the marker with the next
+                # epoch.
                 if (
                     batch.control
                     and batch.producer_id == transaction.producer_id
@@ -383,8 +386,8 @@ class KafkaCluster:
                     yield place.topic, place.partition, record
 
     def _from(self, place: Place) -> "Iterator[Batch]":
-        """Reads a partition from where a transaction's records begin, or what is left of it: nothing, if the
-        topic was deleted."""
+        """Reads a partition from the offset at which a transaction's records begin, or from the first offset
+        that is left after it. Yields nothing if the topic was deleted."""
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         if reading.topic(place.topic, deadline, seconds) is None:
             return iter(())
@@ -393,7 +396,8 @@ class KafkaCluster:
         return reading.batches(place.topic, place.partition, start, end, deadline, seconds)
 
     def _batches(self, transaction: TaskTransaction, place: Place) -> "Iterator[Batch]":
-        """Yields the transaction's batches in a partition: a new epoch for each transaction names them."""
+        """Yields the transaction's batches in a partition. The epoch, which is new for each transaction,
+        identifies them."""
         for batch in self._from(place):
             if batch.control:
                 if batch.producer_id == transaction.producer_id and batch.epoch > transaction.epoch:

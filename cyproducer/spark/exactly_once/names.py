@@ -1,9 +1,9 @@
 """Names of an exactly-once sink: its key in the decision log, its transactional ids, its topics.
 
-Pure functions. A *sink* is what writes batches under a prefix: a stream, by its checkpoint's location, or the
-batch jobs of an application, by ``txnAppId``. Its transactional ids begin with the prefix, so that one ACL
-allows them all, and with a hash of the sink, so that two sinks never share one. Ids are used again by later
-batches: a sink has a few for each partition, for as long as it lives.
+Pure functions. A *sink* writes batches under a prefix. It is a stream, identified by its checkpoint's
+location, or the batch jobs of an application, identified by ``txnAppId``. Its transactional ids begin with
+the prefix, so that one ACL allows them all, followed by a hash of the sink, so that two sinks never share
+one. Later batches reuse the ids: a sink has a few per partition for its whole lifetime.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class Sink(NamedTuple):
 
     @property
     def id_prefix(self) -> str:
-        """What all transactional ids of this sink begin with, and no other sink's."""
+        """The prefix of all transactional ids of this sink, and of no other sink's."""
         return f"{self.prefix}.{self.hash}."
 
     @property
@@ -53,24 +53,26 @@ class Sink(NamedTuple):
     def task_id(self, partition: int, attempt: int, task_attempt_id: int, planning: int) -> str:
         """Returns the transactional id of a task attempt.
 
-        Attempts that may run at the same time differ in the last number: ``attempt`` does for speculative
-        copies and retries of one stage attempt; ``task_attempt_id``, Spark's number of the attempt in the
-        application, does mostly for those of two stage attempts; and ``planning``, the epoch of the log's
-        identity, for a task that outlives its driver's plan. Those that coincide all the same fence each
-        other: the check before the decision finds that, and the batch runs again.
+        The last number of the id distinguishes attempts that may run at the same time. ``attempt``
+        distinguishes speculative copies and retries of one stage attempt. ``task_attempt_id``, Spark's number
+        of the attempt in the application, usually distinguishes attempts of two stage attempts. ``planning``,
+        the epoch of the log's identity, distinguishes a task that outlives its driver's plan. Attempts that
+        get the same id nevertheless fence each other. The check before the decision detects that, and the
+        batch runs again.
         """
         slot = attempt % _ATTEMPTS + _ATTEMPTS * (task_attempt_id % _STAGES + _STAGES * (planning % 2))
         return f"{self.id_prefix}{partition}.{slot}"
 
     def owns(self, transactional_id: str) -> bool:
-        """Whether an id is one that ``task_id`` makes."""
+        """Returns whether an id is one that ``task_id`` makes."""
         return re.fullmatch(re.escape(self.id_prefix) + r"\d+\.\d+", transactional_id) is not None
 
 
 def location(name: str) -> str:
-    """Returns the same spelling for all spellings of a location, between which Spark itself changes:
-    ``file:/x``, ``file:///x/`` and ``file://localhost//x`` are one. A path without a scheme stays one, as the
-    file system is not known here. A relative path, and any other name, is returned unchanged."""
+    """Returns one spelling for all spellings of a location, because Spark itself uses several: ``file:/x``,
+    ``file:///x/`` and ``file://localhost//x`` are the same location. A path without a scheme stays without
+    one, because the file system is not known here. A relative path, and any other name, is returned
+    unchanged."""
     found = _LOCATION.fullmatch(name)
     if found is None:
         return name
@@ -89,6 +91,6 @@ def decision_topic(prefix: str) -> str:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether a text can be a prefix: 1 to 100 letters, digits, '.', '_' and '-', not beginning with one of
-    the last three."""
+    """Returns whether a text can be a prefix: 1 to 100 letters, digits, '.', '_' and '-', not beginning with
+    one of the last three."""
     return _PREFIX.fullmatch(text) is not None

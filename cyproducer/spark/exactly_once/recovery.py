@@ -1,6 +1,8 @@
-"""Shows and ends what exactly-once sinks have left: for operators, when no query does it.
+"""Shows and ends the transactions that exactly-once sinks have left open: for operators, when no query does
+it.
 
-Owns the view of a prefix. What ends a sink's transactions is its next plan, which ``driver`` executes.
+Owns the view of a prefix. Does not own ending a sink's transactions: the sink's next plan, which ``driver``
+executes, ends them.
 """
 
 import re
@@ -36,14 +38,14 @@ class SinkState(NamedTuple):
 
 
 class PrefixState(NamedTuple):
-    """What is known of a prefix. ``others``: open transactions of sinks that never decided anything."""
+    """What is known about a prefix. ``others``: open transactions of sinks that never decided anything."""
 
     sinks: tuple[SinkState, ...]
     others: tuple[DescribedTransaction, ...]
 
 
 class Recovery:
-    """Looks at the sinks of a prefix, and ends what they have left. Not thread-safe.
+    """Shows the sinks of a prefix, and ends the transactions that they have left open. Not thread-safe.
 
     Args:
         config: the producer's options.
@@ -66,16 +68,16 @@ class Recovery:
         """Waits until a broker has answered.
 
         Raises:
-            NoBrokersAvailable: none has.
+            NoBrokersAvailable: no broker has answered.
         """
         self._admin.wait_ready(timeout_s)
 
     def state(self) -> PrefixState:
-        """Looks, and changes nothing.
+        """Returns the state of the prefix, and changes nothing.
 
         Raises:
             DecisionLogError: the log can't be used.
-            KafkaError: brokers, rights.
+            KafkaError: an error of brokers or permissions.
         """
         history: History = self._cluster(Sink(self._prefix, "", "")).history(create=False)
         of_task = re.compile(re.escape(self._prefix) + _ANY_TASK).fullmatch
@@ -91,12 +93,12 @@ class Recovery:
         return PrefixState(tuple(sinks), others)
 
     def end(self, sink: Sink) -> None:
-        """Completes what a sink has decided, and aborts the rest, as its next batch would. Fences a driver
-        that runs.
+        """Completes what a sink has decided, and aborts the rest, as its next batch would. Fences a running
+        driver.
 
         Raises:
             DecidedError: it can't be completed now.
-            DecisionLogError: records of it are lost.
+            DecisionLogError: records of the decided batch are lost.
         """
         with closing(self._cluster(sink)) as cluster:
             Driver(cluster, sink).plan()
@@ -111,7 +113,7 @@ class Recovery:
 
     def accept(self, sink: Sink) -> Accepted:
         """Completes a decided batch without those of its transactions whose records are lost, or whose
-        outcome can't be found out any more. Fences a driver that runs.
+        outcome can no longer be determined. Fences a running driver.
 
         Raises:
             DecisionLogError: the sink has nothing that is decided and not complete.

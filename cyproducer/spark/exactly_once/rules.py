@@ -1,10 +1,10 @@
-"""Decides what a batch may do: be written, be skipped as it was written before, or nothing at all.
+"""Decides whether a batch is written, is skipped because it was written before, or is refused.
 
-Owns these rules. Pure: the driver reads the history, the tasks know the batch.
+Owns these rules. Pure: the driver reads the history, and the tasks know the batch.
 ``docs/spark-exactly-once.md`` has the rules as a table.
 
-A batch is skipped only if it is the sink's last decided one. "At or below the last one" is no rule: a
-checkpoint that was restored from a backup makes other batches of the same numbers, whose rows would be
+A batch is skipped only if it is the sink's last decided one. "At or below the last one" is not a safe rule: a
+checkpoint that was restored from a backup makes other batches with the same numbers, whose rows would be
 dropped.
 """
 
@@ -17,7 +17,7 @@ from cyproducer.spark.exactly_once.decisions import Decision, History
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, location
 
 STARTING_BATCH: Final = "startingBatchId"
-"""The option that lets a stream begin with another batch than 0."""
+"""The option that lets a stream begin with a batch other than 0."""
 
 
 class BatchOrderError(KafkaError):
@@ -34,20 +34,21 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Standing:
-    """What the tasks of a batch must know of their sink's history. Pickled."""
+    """What the tasks of a batch must know about their sink's history. Pickled."""
 
     sink: Sink
     last: Decision | None = None
     """Without its transactions."""
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """Ids of queries that have written under the same prefix as other streams, with these streams' keys."""
+    """Ids of queries that have written under the same prefix, but for other streams, with the keys of these
+    streams."""
     topic: str | None = None
     """The topic of all rows; None: each row names its own."""
     starting_batch: int | None = None
     """The option ``startingBatchId``."""
 
     def judge(self, query: str | None, batch: int) -> Verdict:
-        """Decides about a batch.
+        """Returns what to do with a batch.
 
         Args:
             query: the id of the streaming query; None: a batch job, or not known.
@@ -71,7 +72,7 @@ class Standing:
                 "checkpoint's location: an old checkpoint was restored over a new one. Rows may be missing "
                 "or double already; start with an empty checkpoint at another location"
             )
-        # The last batch of this very query; -1: it has none, and begins with 0.
+        # The last batch of this query; -1: it has none, and begins with 0.
         before = last.batch if last is not None and last.query == query else -1
         if batch == before:
             return Verdict.SKIP
@@ -118,7 +119,7 @@ class Standing:
         """Checks that a batch that was skipped has as many rows as when it was written.
 
         Raises:
-            BatchOrderError: it has not.
+            BatchOrderError: it has a different number.
         """
         assert self.last is not None
         if rows != self.last.rows:
@@ -139,11 +140,11 @@ def _place(topic: str | None) -> str:
 
 
 def sink_in(history: History, sink: Sink) -> Sink:
-    """Returns the sink under the name that the decision log has for it: earlier versions of this package have
-    used locations as the user spelled them.
+    """Returns the sink under the name that the decision log has for it: earlier versions of this package used
+    locations as the user spelled them.
 
     Raises:
-        BatchOrderError: it has several.
+        BatchOrderError: the decision log has several names for it.
     """
     if sink.kind != STREAM or sink.key in history:
         return sink
@@ -161,7 +162,7 @@ def sink_in(history: History, sink: Sink) -> Sink:
 def standing(
     sink: Sink, history: History, topic: str | None = None, starting_batch: int | None = None
 ) -> Standing:
-    """Returns what the tasks must know of a sink's history."""
+    """Returns what the tasks must know about a sink's history."""
     last = history.get(sink.key)
     return Standing(
         sink,
@@ -169,7 +170,7 @@ def standing(
         tuple(
             (query, key)
             for key, decision in history.items()
-            # Not of functions for foreachBatch: a query may go on with the format instead.
+            # Not for functions for foreachBatch: a query may continue with the format instead.
             if key != sink.key and key.startswith(f"{STREAM}:")
             for query in decision.queries[:1]
         ),

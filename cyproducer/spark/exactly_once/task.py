@@ -1,8 +1,9 @@
 """Writes one task's rows in a transaction of its own, and leaves it prepared for the driver.
 
 Owns the producer of a task attempt. Does not own the writing of rows (``sending``) or transactional ids
-(``names``). A producer here is for one attempt: its epoch is the attempt's identity, so it is not shared, not
-kept for the next task, and nothing closes it after ``prepare_transaction()`` in a way that would abort.
+(``names``). A producer here is for one attempt: its epoch is the attempt's identity. So it is not shared and
+not kept for the next task, and nothing closes it after ``prepare_transaction()`` in a way that would abort
+the transaction.
 """
 
 from collections.abc import Iterable
@@ -27,15 +28,16 @@ from cyproducer.structs import PreparedTransaction
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _ABORT_S: Final = 10.0
-"""How long a task that fails waits for its abort. If that fails too, the driver aborts it."""
+"""How long a failing task waits for the abort of its transaction. If the abort also fails, the driver aborts
+the transaction."""
 
 
 def batch_of_task(version: int | None) -> tuple[str | None, int]:
-    """Returns the query's id and the batch's that this task belongs to. ``version``: ``txnVersion``, which
-    has a query only in ``foreachBatch``, and there not with Spark Connect.
+    """Returns the ids of the query and the batch to which this task belongs. ``version``: ``txnVersion``.
+    With a version, the query is known only in ``foreachBatch``, and not with Spark Connect.
 
     Raises:
-        BatchOrderError: Spark does not say.
+        BatchOrderError: Spark does not report the query or the batch.
     """
     context = _task_context()
     query = context.getLocalProperty(QUERY_PROPERTY)
@@ -68,8 +70,8 @@ def write_task_once(
     timeout_ms: int,
     batches: Iterable[pa.RecordBatch],
 ) -> tuple[WriteSummary, TaskOutcome]:
-    """Writes a task's batches in a transaction and prepares it; or only counts the rows, if the batch was
-    written before.
+    """Writes a task's batches in a transaction and prepares the transaction. Only counts the rows if the
+    batch was written before.
 
     Raises:
         BatchOrderError: the batch can't be the next one. Nothing was written.
@@ -126,6 +128,6 @@ def _write(
     except BaseException:
         producer.close(_ABORT_S)
         raise
-    # It leaves a prepared transaction open.
+    # This leaves a prepared transaction open.
     producer.close()
     return summary, prepared
