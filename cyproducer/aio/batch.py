@@ -1,6 +1,6 @@
 """``BatchBuilder``: collects records that ``send_batch()`` sends to one partition.
 
-Owns the records until they are sent, and the size of the batch that they make. Does not own sending them
+Owns the records until they are sent, and the size of the batch that they form. Does not own sending them
 (``producer``). Not thread-safe: use it on one thread at a time.
 
 Sizes are those of record format v2 (KIP-98), without compression.
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 class BatchBuilder:
     """Records for one partition, up to ``max_batch_size`` bytes; made by ``create_batch()``.
 
-    The first record is taken whatever its size.
+    The first record is accepted whatever its size.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BatchBuilder:
         self._size = HEADER_BYTES
         self._closed = False
         self._records: list[Record] = []
-        #: In bytes, of the largest record.
+        #: The size of the largest record, in bytes.
         self._largest = 0
 
     def append(
@@ -56,12 +56,13 @@ class BatchBuilder:
         value: Any,
         headers: Headers | None = (),
     ) -> AppendedRecord | None:
-        """Adds a record. Returns None, and closes the batch, if it does not fit; None if it is closed.
+        """Adds a record. If it does not fit, closes the batch and returns None. Returns None if the batch is
+        closed.
 
         Args:
             timestamp: in milliseconds since the epoch; None: now.
-            key: bytes or None, or what ``key_serializer`` takes.
-            value: bytes or None, or what ``value_serializer`` takes.
+            key: bytes or None, or what ``key_serializer`` accepts.
+            value: bytes or None, or what ``value_serializer`` accepts.
             headers: (name, bytes or None) pairs.
 
         Raises:
@@ -95,7 +96,7 @@ class BatchBuilder:
         return AppendedRecord(index, size, timestamp)
 
     def close(self) -> None:
-        """Closes the batch: it takes no more records. A batch can't be opened again."""
+        """Closes the batch: it accepts no more records. A batch can't be reopened."""
         self._closed = True
 
     def closed(self) -> bool:
@@ -107,12 +108,13 @@ class BatchBuilder:
         return len(self._records)
 
     def size(self) -> int:
-        """Returns the size of the batch in bytes, its header included, before compression."""
+        """Returns the size of the batch in bytes, including its header, before compression."""
         return self._size
 
 
 def _bytes(data: Any, what: str) -> bytes | None:
-    """A copy, unless the data can't change: the caller may change a buffer before the batch is sent."""
+    """Returns a copy, unless the data can't change: the caller may change a buffer before the batch is
+    sent."""
     if data is None or isinstance(data, bytes):
         return data
     try:
@@ -134,7 +136,7 @@ def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def _record_size(record: Record, index: int, timestamp_delta: int) -> int:
-    """The size of a record in a batch, in bytes. Source: KIP-98."""
+    """Returns the size of a record in a batch, in bytes. Source: KIP-98."""
     size = 1 + _varint(timestamp_delta) + _varint(index) + _sized(record.key) + _sized(record.value)
     size += _varint(len(record.headers))
     for name, value in record.headers:
@@ -147,6 +149,6 @@ def _sized(data: bytes | None) -> int:
 
 
 def _varint(number: int) -> int:
-    """The size of a number as a zigzag varint, in bytes."""
+    """Returns the size of a number as a zigzag varint, in bytes."""
     zigzag = number << 1 if number >= 0 else (-number << 1) - 1
     return max(1, (zigzag.bit_length() + 6) // 7)

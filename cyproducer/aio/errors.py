@@ -1,7 +1,7 @@
-"""The exceptions of ``cyproducer.errors``, also by aiokafka's names: those that a producer can meet.
+"""The exceptions of ``cyproducer.errors``, also under aiokafka's names, for those that a producer can raise.
 
-Where a program still says ``except aiokafka.errors.X``, that catches these, too: see
-``errors/other_clients``. Names that only a consumer raises are missing here.
+An ``except aiokafka.errors.X`` that is left in a program also catches these: see ``errors/other_clients``.
+The names of exceptions that only a consumer raises are missing here.
 """
 
 # The star re-exports 140 names without a second list of them. mypy checks what ruff then can't.
@@ -11,7 +11,7 @@ from cyproducer.errors import *
 
 ProducerClosed = ProducerClosedError
 ProducerFenced = ProducerFencedError
-#: A call for transactions, or ``send()``, at the wrong time or without a ``transactional_id``.
+#: A transaction method, or ``send()``, was called at the wrong time or without a ``transactional_id``.
 IllegalOperation = IllegalStateError
 
 # The brokers' error codes, in the order of the codes.

@@ -1,10 +1,10 @@
 """``AIOKafkaProducer``: aiokafka's producer, over a ``KafkaProducer``.
 
-Owns aiokafka's names and meanings of options, methods and results, and the producer's life from ``start()``
-to ``stop()``. Does not own sending (``cyproducer.producer``), waiting for memory (``send_async``) or the way
-from a completed batch to the loop (``futures/asyncio_bridge``). It has no queue of its own.
+Owns aiokafka's names and meanings of options, methods and results, and the producer's lifecycle from
+``start()`` to ``stop()``. Does not own sending (``cyproducer.producer``), waiting for memory (``send_async``)
+or passing outcomes of a completed batch to the loop (``futures/asyncio_bridge``). It has no queue of its own.
 
-Methods are for the thread of a running loop; one producer may be used from several loops.
+Call methods on the thread of a running loop. Several loops can use one producer.
 """
 
 import asyncio
@@ -51,25 +51,25 @@ Headers = Iterable[tuple[str, bytes | None]]
 class AIOKafkaProducer:
     """Sends records to Kafka from asyncio, with the API of aiokafka's ``AIOKafkaProducer``.
 
-    Options are keyword arguments with aiokafka's names; every option of ``KafkaProducer`` is one, too
+    Options are keyword arguments with aiokafka's names. Every option of ``KafkaProducer`` is also accepted
     (``python -m cyproducer.config`` lists them). The constructor checks them. ``start()``, or ``async with``,
-    makes the producer and connects it. These have another meaning than for ``KafkaProducer``:
+    makes the producer and connects it. These options differ from those of ``KafkaProducer``:
 
     Args:
         max_batch_size: the maximum size of a batch in bytes, ``batch_size``. Default: 131072.
-        request_timeout_ms: in milliseconds, also how long ``start()`` waits for a broker, ``send()`` for
-            memory, and ``partitions_for()`` for metadata (``max_block_ms``). A record fails if it is not
-            acknowledged within twice that time and ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
-        connections_max_idle_ms: None: connections are not closed for being idle.
-        api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
-        loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
-            that calls ``send()``.
+        request_timeout_ms: in milliseconds. Also limits how long ``start()`` waits for a broker, ``send()``
+            for memory, and ``partitions_for()`` for metadata (``max_block_ms``). A record fails if it is not
+            acknowledged within twice that time plus ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
+            connections_max_idle_ms: None: idle connections are not closed.
+        api_version: has no effect, and causes a ``DeprecationWarning``. ``KafkaProducer`` has an option of
+        that name. loop: is not needed. It is ignored, with a ``DeprecationWarning``: futures belong to the
+        loop that calls ``send()``.
 
     ``transactional_id`` enables transactions; ``start()`` takes the id over. ``acks`` and
-    ``enable_idempotence`` must not be given other values than these need.
+    ``enable_idempotence`` must not have values that transactions do not allow.
 
-    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in
-    aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.
+    Unlike in aiokafka, the default is ``acks="all"`` with idempotence, as in ``KafkaProducer``. As in
+    aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` uses SASL.
 
     Raises ``KafkaConfigurationError``, a ``ValueError``, if an option is unknown, has a value that is not
     allowed, or contradicts another one.
@@ -106,7 +106,7 @@ class AIOKafkaProducer:
             options.setdefault("sasl_mechanism", "PLAIN")
         transactional = options.get("transactional_id") is not None
         if str(options.get("acks", "all")).lower() not in ("-1", "all") and not transactional:
-            # aiokafka's default: without this there would be a warning that it is switched off.
+            # aiokafka's default: without this, there would be a warning that idempotence is switched off.
             options.setdefault("enable_idempotence", False)
         options["request_timeout_ms"] = request_timeout_ms
         options["max_block_ms"] = request_timeout_ms if max_block_ms is None else max_block_ms
@@ -116,12 +116,13 @@ class AIOKafkaProducer:
         if delivery_timeout_ms is _UNSET:
             delivery_timeout_ms = _delivery_timeout_ms(options)
         self._config = ProducerConfig(delivery_timeout_ms=delivery_timeout_ms, **options)
-        #: After stop(), so that a second one waits for the first.
+        #: Set by stop(), so that a second stop() waits for the first.
         self._stopping: KafkaProducer | None = None
         self._closed = False
-        #: One for each call that ends a transaction, until it has returned: meanwhile nothing is accepted.
+        #: A token for each call that ends a transaction, until it has returned: meanwhile no record is
+        #: accepted.
         self._ending: set[object] = set()
-        #: For each loop, its futures. A loop that is gone takes its own along.
+        #: The futures of each loop. They are dropped together with the loop.
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
         self._sends = Sends(self._ending)
         running = asyncio._get_running_loop()
@@ -131,32 +132,32 @@ class AIOKafkaProducer:
 
     @property
     def client_id(self) -> str:
-        """The name under which brokers know the producer."""
+        """The name that the producer reports to brokers."""
         return self._config.client_id
 
     # The producer's life
 
     async def start(self) -> None:
-        """Makes the producer and waits until a broker has answered, up to ``request_timeout_ms``.
+        """Creates the producer and waits until a broker has answered, up to ``request_timeout_ms``.
 
-        Raises ``KafkaConnectionError`` if none does, which says what failed for each address, or the error of
-        authentication. With a ``transactional_id`` it takes that over, which fences older producers, and
-        raises ``KafkaTimeoutError`` if no coordinator has answered within as much time again. Then, and if
-        the task is cancelled, nothing is left running, and ``start()`` may be called again. Raises
-        ``ProducerClosedError`` after ``stop()``.
+        Raises ``KafkaConnectionError`` if no broker answers, with the failure of each address, or the
+        authentication error. With a ``transactional_id``, ``start()`` takes over the id, which fences older
+        producers, and raises ``KafkaTimeoutError`` if no coordinator has answered within another
+        ``request_timeout_ms``. After an error, or if the task is cancelled, nothing is left running, and
+        ``start()`` can be called again. Raises ``ProducerClosedError`` after ``stop()``.
         """
         if self._closed:
             raise ProducerClosedError("start() after stop(): make another producer")
         if self._producer is None:
             self._loop = asyncio.get_running_loop()
-            # The numbered id stays the same, for a producer that starts again.
+            # The numbered client id stays the same if the producer is started again.
             self._producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
             self._sends.path = self._producer
         producer = self._producer
         try:
             await in_thread(self._named("start"), _begin, producer)
         except BaseException:
-            # Unless stop() closes it.
+            # Unless stop() is closing it.
             if self._producer is producer:
                 self._producer = self._sends.path = None
                 # Not awaited: the task may be cancelled.
@@ -166,9 +167,9 @@ class AIOKafkaProducer:
     async def stop(self) -> None:
         """Waits until all accepted records are acknowledged or failed, then closes the producer.
 
-        Takes at most twice ``request_timeout_ms`` and ``linger_ms``; records that are left fail with
-        ``ProducerClosedError``. Aborts an open transaction. May be called several times. If the task is
-        cancelled, the producer goes on closing in the background, and the end of the process waits for it up
+        Takes at most twice ``request_timeout_ms`` plus ``linger_ms``; remaining records then fail with
+        ``ProducerClosedError``. Aborts an open transaction. Can be called several times. If the task is
+        cancelled, the producer continues to close in the background, and at exit the process waits for it up
         to ``close_timeout_ms``.
         """
         self._closed = True
@@ -203,7 +204,7 @@ class AIOKafkaProducer:
             self._loop.call_exception_handler(context)
 
     def _named(self, method: str) -> str:
-        """The name of a thread."""
+        """Returns the name of a thread."""
         return f"cyproducer-aio-{method} | {self.client_id}"
 
     def _not_running(self, method: str) -> IllegalStateError:
@@ -225,21 +226,21 @@ class AIOKafkaProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[RecordMetadata | None]":
-        """Gets a record accepted and returns its asyncio future, whose result is a ``RecordMetadata``.
+        """Accepts a record and returns its asyncio future, whose result is a ``RecordMetadata``.
 
-        The result is None with ``acks=0``. Awaits if memory is full (``buffer_memory``), up to
-        ``request_timeout_ms``, and lets the loop run other tasks after some hundred records. If the task is
-        cancelled while it waits, the record is not sent. Cancelling the future has no effect on the record,
-        which was accepted.
+        The result is None with ``acks=0``. Waits while the buffer memory is exhausted (``buffer_memory``), up
+        to ``request_timeout_ms``, and lets the loop run other tasks after a few hundred records. If the task
+        is cancelled while it waits, the record is not sent. Cancelling the future has no effect on the
+        record, which was already accepted.
 
-        Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
-        ``MessageSizeTooLargeError``, for example. The future gets later errors.
+        Raises what ``KafkaProducer.send()`` raises, and errors of the record that are known immediately, such
+        as ``MessageSizeTooLargeError``. Later errors are set on the future.
         """
         blocked = None
         try:
             found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
         except WouldBlock as reason:
-            # Nothing is raised from here: the reason would be its context.
+            # Nothing is raised inside this block: the reason would be the context of the exception.
             found, blocked = None, reason
         if found is None:
             return await self._sent(blocked, topic, value, key, partition, timestamp_ms, headers)
@@ -254,7 +255,8 @@ class AIOKafkaProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata | None:
-        """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
+        """Calls ``send()`` and awaits the outcome. If the task is cancelled meanwhile, the record may have
+        been sent."""
         blocked = None
         try:
             found = self._sends.usual(topic, value, key, partition, timestamp_ms, headers)
@@ -275,7 +277,8 @@ class AIOKafkaProducer:
         timestamp_ms: int | None,
         headers: Any,
     ) -> "asyncio.Future[RecordMetadata | None]":
-        """``send()``, if that is not done at once. ``blocked``: what ``Sends.usual`` raised."""
+        """The rest of ``send()``, if ``Sends.usual`` has not sent the record. ``blocked``: what
+        ``Sends.usual`` raised."""
         latest = self._sends.outcomes
         if blocked is None and latest is not None and latest.due():
             await asyncio.sleep(0)
@@ -300,7 +303,7 @@ class AIOKafkaProducer:
         return follow(outcomes, await waited(producer, record, found))
 
     def _outcomes_here(self) -> LoopOutcomes:
-        """The outcomes for the running loop."""
+        """Returns the outcomes for the running loop."""
         loop = asyncio.get_running_loop()
         outcomes = self._sends.outcomes
         if outcomes is None or not outcomes.serves(loop):
@@ -314,7 +317,7 @@ class AIOKafkaProducer:
     async def flush(self) -> None:
         """Waits until every record accepted before the call is acknowledged or failed, and its future is set.
 
-        Does not wait for ``linger_ms``. If the task is cancelled, the records are sent all the same.
+        Does not wait for ``linger_ms``. If the task is cancelled, the records are still sent.
         """
         if self._producer is None:
             raise self._not_running("flush")
@@ -324,7 +327,8 @@ class AIOKafkaProducer:
     async def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``request_timeout_ms``.
 
-        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if the topic is not a
+        string.
         """
         producer = self._producer
         if producer is None:
@@ -337,7 +341,7 @@ class AIOKafkaProducer:
     # Batches
 
     def create_batch(self) -> BatchBuilder:
-        """Returns an empty batch, which takes records up to ``max_batch_size`` bytes."""
+        """Returns an empty batch, which accepts records up to ``max_batch_size`` bytes."""
         return BatchBuilder(
             self._config.batch_size,
             key_serializer=_function(self._config.key_serializer),
@@ -350,14 +354,14 @@ class AIOKafkaProducer:
         """Sends the records of a batch to one partition, in order; closes the batch.
 
         Returns an asyncio future for all of them. Its result is the ``RecordMetadata`` of the first record,
-        None with ``acks=0`` or for an empty batch; its error is the first that a record has. Awaits the
-        topic's metadata, and memory, like ``send()``. The producer divides records into batches on the wire
-        as for ``send()``: none is above ``max_batch_size``, and with ``linger_ms`` above 0 these are together
-        unless the partition's batch has others already.
+        None with ``acks=0`` or for an empty batch; its error is that of the first record that failed. Waits
+        for the topic's metadata, and for memory, like ``send()``. The producer divides records into batches
+        on the wire as for ``send()``: no batch exceeds ``max_batch_size``. With ``linger_ms`` above 0, the
+        records are in one batch unless the partition's open batch already contains other records.
 
-        Raises ``MessageSizeTooLargeError`` if a record is above ``max_request_size``, and
+        Raises ``MessageSizeTooLargeError`` if a record exceeds ``max_request_size``, and
         ``UnknownTopicOrPartitionError`` if the topic has no such partition; then nothing was accepted. If an
-        error, or a cancellation, comes while the batch waits for memory, its first records are sent; a
+        error or a cancellation occurs while the batch waits for memory, its first records are sent. A
         ``KafkaError`` then has their number as ``accepted``.
         """
         producer = self._producer
@@ -388,7 +392,7 @@ class AIOKafkaProducer:
                 text = f"send_batch() was cancelled after {len(records)} of {whole} records"
                 producer._note_refused(KafkaError(text))
             raise
-        # The future that the task awaits keeps it.
+        # The future that the task awaits keeps the task alive.
         return asyncio.get_running_loop().create_task(self._whole(records))
 
     async def _check_batch(self, batch: BatchBuilder, topic: str, partition: int) -> None:
@@ -402,7 +406,7 @@ class AIOKafkaProducer:
             )
 
     async def _whole(self, records: list[RecordFuture]) -> RecordMetadata | None:
-        """The outcome of a batch."""
+        """Returns the outcome of a batch."""
         outcomes = self._outcomes_here()
         for record in records:
             if not record.done():
@@ -420,21 +424,22 @@ class AIOKafkaProducer:
         """Begins a transaction, to which all records belong until it is ended. Sends nothing.
 
         Raises ``IllegalStateError`` (``IllegalOperation``) if a transaction is open, or without a
-        ``transactional_id``, and ``ProducerFencedError`` (``ProducerFenced``) if a newer producer has the id.
+        ``transactional_id``, and ``ProducerFencedError`` (``ProducerFenced``) if a newer producer has taken
+        over the id.
         """
         producer = self._transactional("begin_transaction")
         try:
-            # It waits for no network, only for the sender's next step.
+            # This does not wait for the network, only for the sender's next step.
             producer.begin_transaction()
         except InvalidProducerEpochError as error:
             raise _fenced(error) from error
 
     async def commit_transaction(self) -> None:
-        """Waits until all records are acknowledged, and commits them, with the offsets, as one.
+        """Waits until all records are acknowledged, and commits them and the offsets as one.
 
-        If the task is cancelled, the commit goes on. Raises ``AbortableError`` if a record has failed, or was
-        not accepted: call ``abort_transaction()``. ``KafkaTimeoutError``: the outcome is not known yet; call
-        it again. Further errors are those of ``begin_transaction()``.
+        If the task is cancelled, the commit continues. Raises ``AbortableError`` if a record has failed, or
+        was not accepted: call ``abort_transaction()``. Raises ``KafkaTimeoutError`` if the outcome is not
+        known yet: call ``commit_transaction()`` again. Other errors are those of ``begin_transaction()``.
         """
         await self._end("commit", _commit, self._transactional("commit_transaction"))
 
@@ -442,20 +447,21 @@ class AIOKafkaProducer:
         """Aborts the transaction: readers with ``read_committed`` never see its records.
 
         Records that were not sent yet fail with ``TransactionAbortedError``; all futures are done when this
-        returns. If the task is cancelled, the abort goes on. Errors are those of ``begin_transaction()``, and
-        ``KafkaTimeoutError``: call it again.
+        returns. If the task is cancelled, the abort continues. Errors are those of ``begin_transaction()``,
+        and ``KafkaTimeoutError``: call ``abort_transaction()`` again.
         """
         await self._end("abort", _abort, self._transactional("abort_transaction"))
 
     async def send_offsets_to_transaction(self, offsets: Any, group_id: Any) -> None:
-        """Makes positions of a consumer group part of the transaction: they are committed with its records.
+        """Adds positions of a consumer group to the transaction: they are committed with its records.
 
         ``offsets``: {TopicPartition: offset, (offset, metadata) or OffsetAndMetadata}, the next offset to
-        read of each partition. ``group_id``: the group's, with which no member is refused, or a
-        ``ConsumerGroupMetadata``, so that the broker refuses a member that has lost its partitions (KIP-447).
+        read of each partition. ``group_id``: the group's id, with which the broker refuses no member, or a
+        ``ConsumerGroupMetadata``, with which the broker refuses a member that has lost its partitions
+        (KIP-447).
 
-        Raises ``AbortableError`` if the group or a partition refuses it: call ``abort_transaction()``.
-        ValueError and TypeError: the arguments, and nothing was sent.
+        Raises ``AbortableError`` if the group or a partition is refused: call ``abort_transaction()``. Raises
+        ValueError or TypeError if an argument is invalid; then nothing was sent.
         """
         producer = self._transactional("send_offsets_to_transaction")
         if not group_id:
@@ -465,10 +471,11 @@ class AIOKafkaProducer:
         await self._call("offsets", producer.send_offsets_to_transaction, given, group_id)
 
     def transaction(self) -> TransactionContext:
-        """A block that is one transaction: ``async with producer.transaction():``.
+        """Returns a context manager for one transaction: ``async with producer.transaction():``.
 
-        Begins at the start and commits at the end. If the block raises, or its task is cancelled, or if the
-        commit raises, the transaction is aborted, and the exception is raised further.
+        Begins the transaction at the start of the block and commits it at the end. If the block raises, or
+        its task is cancelled, or if the commit raises, the transaction is aborted, and the exception
+        propagates.
         """
         self._transactional("transaction")
         return TransactionContext(self)
@@ -486,7 +493,7 @@ class AIOKafkaProducer:
     async def _end(
         self, name: str, function: Callable[[KafkaProducer], None], producer: KafkaProducer
     ) -> None:
-        # As in aiokafka, other tasks can send nothing more as soon as this is called.
+        # As in aiokafka, other tasks can send nothing more once this is called.
         token = object()
         self._ending.add(token)
 
@@ -499,7 +506,7 @@ class AIOKafkaProducer:
         try:
             await self._call(name, run)
         except Exception:
-            # The thread could not be started, or has done this.
+            # The thread could not be started, or has already discarded the token.
             self._ending.discard(token)
             raise
 
@@ -539,23 +546,24 @@ def _abort(producer: KafkaProducer) -> None:
 
 
 def _fenced(error: InvalidProducerEpochError) -> ProducerFencedError:
-    """Brokers before 2.7 say it with another code. aiokafka makes no difference."""
+    """Returns the error as ``ProducerFencedError``. Brokers before 2.7 report fencing with another code, and
+    aiokafka does not distinguish the two."""
     return ProducerFencedError(*error.args)
 
 
 def _delivery_timeout_ms(options: Mapping[str, Any]) -> float:
-    """aiokafka's longest time from ``send()`` to an outcome."""
+    """Returns aiokafka's maximum time from ``send()`` to an outcome."""
     linger_ms = options.get("linger_ms", OptionTable.linger_ms.default)
     try:
         linger_ms = OptionTable.linger_ms.kind(linger_ms)
         return linger_ms + 2 * OptionTable.request_timeout_ms.kind(options["request_timeout_ms"])
     except Refused:
-        # Not allowed: ProducerConfig says so.
+        # The value is not allowed: ProducerConfig raises an error about it.
         return math.inf
 
 
 def _function(serializer: Any) -> Callable[[Any], Any] | None:
-    """The serializer as a function, as a batch needs it, which has no topic."""
+    """Returns the serializer as a function. A batch needs a function because it has no topic."""
     if serializer is None or not hasattr(serializer, "serialize"):
         function: Callable[[Any], Any] | None = serializer
         return function

@@ -7,10 +7,10 @@ from cyproducer.send.send_path import SendPath, WouldBlock
 
 @final
 class Sends:
-    """Sends records that nothing is in the way of. For one ``AIOKafkaProducer``, which does the rest.
+    """Sends records that can be sent at once. For one ``AIOKafkaProducer``, which handles all other cases.
 
     ``path``: its ``KafkaProducer`` while it runs. ``ending``: not empty while a transaction is being ended.
-    ``outcomes``: those of the loop that sent last.
+    ``outcomes``: the outcomes of the loop that sent last.
     """
 
     path: SendPath | None
@@ -19,19 +19,20 @@ class Sends:
     def usual(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any
     ) -> asyncio.Future[Any] | None:
-        """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
+        """Calls ``attempt()`` if nothing about this call is unusual. Otherwise sends nothing and returns
+        None.
 
-        Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
-        Raises the ``WouldBlock`` that ``attempt()`` returns: a caller then has one check less to make for
-        each record.
+        These are unusual: no producer, interceptors, another loop, headers that are not a list, outcomes that
+        are due. Raises the ``WouldBlock`` that ``attempt()`` returns, which saves the caller one check per
+        record.
         """
     def attempt(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any
     ) -> asyncio.Future[Any] | WouldBlock:
         """Sends a record of a producer without interceptors. Returns the asyncio future that follows it.
 
-        Returns a ``WouldBlock`` if sending it would block. Raises at once what is known to be wrong with the
-        record.
+        Returns a ``WouldBlock`` if sending it would block. Raises errors of the record that are known
+        immediately.
         """
 
 def follow(outcomes: LoopOutcomes, record: RecordFuture) -> asyncio.Future[Any]:

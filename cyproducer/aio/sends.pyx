@@ -1,4 +1,4 @@
-"""The part of ``AIOKafkaProducer.send()`` that every record takes. Runs on the loops' threads."""
+"""The part of ``AIOKafkaProducer.send()`` that runs for every record. Runs on the loops' threads."""
 
 import asyncio
 
@@ -15,21 +15,22 @@ cdef object running_loop = asyncio._get_running_loop
 
 @cython.final
 cdef class Sends:
-    """Sends records that nothing is in the way of. For one ``AIOKafkaProducer``, which does the rest.
+    """Sends records that can be sent at once. For one ``AIOKafkaProducer``, which handles all other cases.
 
     ``path``: its ``KafkaProducer`` while it runs. ``ending``: not empty while a transaction is being ended.
-    ``outcomes``: those of the loop that sent last.
+    ``outcomes``: the outcomes of the loop that sent last.
     """
 
     def __init__(self, set ending not None):
         self.ending = ending
 
     def usual(self, topic, value, key, partition, timestamp_ms, headers):
-        """``attempt()``, if nothing about this call is unusual. Else returns None, and nothing was sent.
+        """Calls ``attempt()`` if nothing about this call is unusual. Otherwise sends nothing and returns
+        None.
 
-        Unusual are: no producer, interceptors, another loop, headers that are no list, outcomes that are due.
-        Raises the ``WouldBlock`` that ``attempt()`` returns: a caller then has one check less to make for
-        each record.
+        These are unusual: no producer, interceptors, another loop, headers that are not a list, outcomes that
+        are due. Raises the ``WouldBlock`` that ``attempt()`` returns, which saves the caller one check per
+        record.
         """
         cdef object sent
         if (
@@ -50,8 +51,8 @@ cdef class Sends:
     cpdef object attempt(self, topic, value, key, partition, timestamp_ms, headers):
         """Sends a record of a producer without interceptors. Returns the asyncio future that follows it.
 
-        Returns a ``WouldBlock`` if sending it would block. Raises at once what is known to be wrong with the
-        record.
+        Returns a ``WouldBlock`` if sending it would block. Raises errors of the record that are known
+        immediately.
         """
         cdef object sent = self.path._at_once(topic, value, key, headers, partition, timestamp_ms)
         return followed(self.outcomes, sent) if type(sent) is RecordFuture else sent
@@ -63,8 +64,8 @@ def follow(LoopOutcomes outcomes not None, RecordFuture record not None):
 
 
 cdef object followed(LoopOutcomes outcomes, RecordFuture record):
-    # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
-    # future, as if it came later.
+    # A failed record without a partition was refused by this client. A broker may also have refused a record
+    # by now: that error is set on the future, as if it had arrived later.
     if record._state() == FAILED and (record.delivery == NULL or record.delivery.partition < 0):
         raise record.exception
     return outcomes._follow(record)

@@ -1,7 +1,7 @@
-"""``async with producer.transaction():``, as aiokafka has it.
+"""``async with producer.transaction():``, as in aiokafka.
 
-Owns how a block ends: what is committed, aborted, and raised. Does not own the calls (``producer``). For the
-thread of a running loop.
+Owns how a block ends: what is committed, aborted, and raised. Does not own the calls (``producer``). Use it
+on the thread of a running loop.
 """
 
 from types import TracebackType
@@ -38,8 +38,8 @@ class TransactionContext:
     async def _abort(self, error: BaseException) -> None:
         """Aborts because of ``error``, which is raised after this.
 
-        An error of the program's own is not hidden by what the abort raises. One of a record is, if the abort
-        says that the producer was fenced: aiokafka's records fail with that.
+        What the abort raises does not hide an error of the program itself. It replaces the error of a record
+        if the abort reports that the producer was fenced, because aiokafka's records fail with that error.
         """
         try:
             await self._producer.abort_transaction()

@@ -49,8 +49,8 @@ class Send:
 
 
 class Compute(NamedTuple):
-    """A call to make on another thread; the reply is its result. ``waits_for`` names in messages what it
-    waits for."""
+    """A call to make on another thread; the reply is its result. ``waits_for``: what the call waits for, for
+    messages."""
 
     function: Callable[[], Any]
     waits_for: str = "the credentials"

@@ -118,8 +118,8 @@ class KafkaCluster:
         config: the producer's options.
         sink: the sink whose transactional ids and decisions this view handles.
         topic: the topic with the decisions.
-        transaction_timeout_ms: the timeout of the tasks' transactions. Calls may take that long, but at least
-            a minute.
+        transaction_timeout_ms: the timeout of the tasks' transactions. Calls may take that long, or a minute
+            if that is longer.
     """
 
     def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:

@@ -170,7 +170,7 @@ def standing(
         tuple(
             (query, key)
             for key, decision in history.items()
-            # Not for functions for foreachBatch: a query may continue with the format instead.
+            # Functions for foreachBatch are left out: a query may continue with the format instead.
             if key != sink.key and key.startswith(f"{STREAM}:")
             for query in decision.queries[:1]
         ),
