@@ -53,17 +53,18 @@ class AIOKafkaProducer:
 
     Options are keyword arguments with aiokafka's names. Every option of ``KafkaProducer`` is also accepted
     (``python -m cyproducer.config`` lists them). The constructor checks them. ``start()``, or ``async with``,
-    makes the producer and connects it. These options differ from those of ``KafkaProducer``:
+    makes the producer and connects it. These options have a different meaning than in ``KafkaProducer``:
 
     Args:
         max_batch_size: the maximum size of a batch in bytes, ``batch_size``. Default: 131072.
         request_timeout_ms: in milliseconds. Also limits how long ``start()`` waits for a broker, ``send()``
             for memory, and ``partitions_for()`` for metadata (``max_block_ms``). A record fails if it is not
             acknowledged within twice that time plus ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
-            connections_max_idle_ms: None: idle connections are not closed.
+        connections_max_idle_ms: None: idle connections are not closed.
         api_version: has no effect, and causes a ``DeprecationWarning``. ``KafkaProducer`` has an option of
-        that name. loop: is not needed. It is ignored, with a ``DeprecationWarning``: futures belong to the
-        loop that calls ``send()``.
+            that name.
+        loop: not needed. It is ignored, with a ``DeprecationWarning``: futures belong to the loop that calls
+            ``send()``.
 
     ``transactional_id`` enables transactions; ``start()`` takes the id over. ``acks`` and
     ``enable_idempotence`` must not have values that transactions do not allow.

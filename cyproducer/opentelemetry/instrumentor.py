@@ -16,17 +16,17 @@ from cyproducer.producer import KafkaProducer
 class CyproducerInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Instruments all producers of the process, or one.
 
-    ``instrument(tracer_provider=None)`` covers all producers, those that exist already included, until
+    ``instrument(tracer_provider=None)`` covers all producers, including those that already exist, until
     ``uninstrument()``. ``tracer_provider`` None: the global one, even if the program sets it later.
     ``opentelemetry-instrument`` calls it without arguments. A forked child inherits the state. A pickled
-    producer does not carry it: where it is unpickled, that process decides. There is one instrumentor per
+    producer does not carry it: the process that unpickles the producer decides. There is one instrumentor per
     process; every constructor call returns it.
 
     Other threads may send meanwhile, but no two threads may call these methods at the same time.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Nothing to check: the instrumentor is part of the package that it instruments."""
+        """Returns nothing to check: the instrumentor is part of the package that it instruments."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """Metrics for OpenTelemetry: instruments that read producers' counters when a reader collects.
 
-Owns the instruments, their attributes, and what was recorded of each histogram. Does not own names, units and
-forms (``observability/exports``), the labels of producers (``_open_producers``) or any reader or exporter,
-which the program configures.
+Owns the instruments, their attributes, and what was already recorded of each histogram. Does not own names,
+units and forms (``observability/exports``), the labels of producers (``_open_producers``) or any reader or
+exporter, which the program configures.
 
 Counters and gauges are observable instruments. OpenTelemetry has no observable histogram, so each collection
 records what the producer's histograms have gained since the last one, value by value, in ordinary histograms.
@@ -49,15 +49,16 @@ _OF_CONVENTIONS = {"messaging.operation.name": "send", "messaging.operation.type
 """Attributes of the metrics that OpenTelemetry's conventions define, which are about operations."""
 
 _MOST_CLOSED = 32
-"""How many closed producers wait for a collection. Without a reader there never is one."""
+"""Maximum number of closed producers that are kept for the next collection. Without a reader there is never a
+collection."""
 
 _MOST_VALUES = 20_000
-"""How many values of a producer's histogram are recorded in one collection: a fifth of a second. A reader
-ends a collection after ten seconds, and then the next one would be as long."""
+"""Maximum number of values of a producer's histogram that one collection records, which takes a fifth of a
+second. A reader ends a collection after ten seconds, and then the next collection would take as long."""
 
 _Attributes = dict[str, str]
 _Recorded = dict[str, dict[float, int]]
-"""What was recorded of a producer's histograms: name -> seconds -> how many."""
+"""What was recorded of a producer's histograms: name -> seconds -> count."""
 
 
 class _Values:
@@ -88,12 +89,12 @@ class _Values:
 
 
 def instrument_metrics(meter_provider: MeterProvider | None = None) -> "ProducerMetrics":
-    """Exposes the metrics of all producers of this process, also those made later. Call it once.
+    """Exposes the metrics of all producers of this process, including those made later. Call it once.
 
     Args:
         meter_provider: makes the instruments; None: the global one.
 
-    Returns an object whose ``stop()`` ends this.
+    Returns an object whose ``stop()`` ends the observation.
     """
     return ProducerMetrics(meter_provider or get_meter_provider())
 
@@ -101,11 +102,12 @@ def instrument_metrics(meter_provider: MeterProvider | None = None) -> "Producer
 class ProducerMetrics:
     """What ``instrument_metrics()`` has set up.
 
-    Values are read on the thread that collects, and those of a producer that ends on the thread that closes
-    it. A value that does not exist yet is not observed. Histograms begin with this object. Of more than
-    20,000 values between two collections, a producer's histogram gets 20,000, which are distributed alike. A
-    producer is observed once more after it was closed, by the reader that collects next, so that its last
-    counts are not lost. A forked child observes the producers that it uses itself. Thread-safe.
+    Values are read on the thread that collects. The last values of a producer are read on the thread that
+    closes it. A value that does not exist yet is not observed. Histograms begin when this object is made. If
+    a producer's histogram gains more than 20,000 values between two collections, 20,000 values with the same
+    distribution are recorded. A producer is observed once more after it was closed, by the reader that
+    collects next, so that its last counts are not lost. A forked child observes the producers that it uses
+    itself. Thread-safe.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
@@ -113,10 +115,11 @@ class ProducerMetrics:
         self._lock = threading.Lock()
         #: The open producers.
         self._seen: dict[Runtime, _Recorded] = {}
-        #: Those that were closed since the last collection. Only their values: a runtime has its buffers.
+        #: The producers that were closed since the last collection. Only their values are kept: a runtime
+        #: holds its buffers.
         self._ended: deque[_Values] = deque(maxlen=_MOST_CLOSED)
         self._histograms: dict[str, Histogram] = {}
-        #: What the instruments that were not asked yet observe in this collection.
+        #: What the instruments that were not called yet observe in this collection.
         self._taken: dict[str, list[Observation]] = {}
         self._names: dict[str, None] = {}
         on_start.append(self._started)
@@ -134,7 +137,7 @@ class ProducerMetrics:
             elif export.form is Form.GAUGE:
                 meter.create_observable_gauge(name, [self._observed(name)], unit, text)
             elif export.form is Form.COUNTER:
-                # Two metrics are one instrument if an attribute distinguishes them.
+                # Two metrics share one instrument if an attribute distinguishes them.
                 if name not in self._names:
                     meter.create_observable_counter(name, [self._observed(name)], unit, text)
             else:
@@ -151,7 +154,8 @@ class ProducerMetrics:
         self._taken.clear()
 
     def _begin_anew(self) -> None:
-        """In a forked child: the parent reports its own producers, and its threads may have held the lock."""
+        """Resets the state in a forked child: the parent reports its own producers, and its threads may have
+        held the lock."""
         self._lock = threading.Lock()
         self._seen = {}
         self._ended = deque(maxlen=_MOST_CLOSED)
@@ -162,7 +166,8 @@ class ProducerMetrics:
             self._seen.setdefault(runtime, {})
 
     def _closed(self, runtime: Runtime) -> None:
-        # Removed first: a collection at the same time finds it once or, until the next one, not at all.
+        # Removed first: a concurrent collection finds the producer once or, until the next collection, not at
+        # all.
         recorded = self._seen.pop(runtime, None)
         if recorded is not None:
             ((_, labels),) = numbered([runtime])
@@ -175,8 +180,8 @@ class ProducerMetrics:
         return partial(self._observe, name)
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
-        """What one instrument observes. All instruments of a collection share one reading of the counters: an
-        instrument that is asked a second time belongs to the next collection."""
+        """Returns what one instrument observes. All instruments of a collection share one reading of the
+        counters: if an instrument is called a second time, the call belongs to the next collection."""
         ensure_own_process()
         found = self._taken.pop(name, None)
         if found is None:
@@ -187,17 +192,19 @@ class ProducerMetrics:
         return found
 
     def _take(self) -> dict[str, list[Observation]]:
-        """Reads all producers: what each instrument observes. Records what the histograms have gained."""
+        """Reads all producers. Returns what each instrument observes. Records what the histograms have
+        gained."""
         found: dict[str, list[Observation]] = {name: [] for name in self._names}
         while self._ended:
             self._add(self._ended.popleft(), found)
-        # A copy, with what was recorded: a producer that is closed meanwhile takes its own away with it.
+        # A copy that includes what was recorded: a producer that is closed meanwhile is removed from the
+        # original.
         seen = dict(self._seen)
         for runtime, labels in numbered(seen):
             closed = runtime.closed
             self._add(_Values(runtime, labels, seen[runtime]), found)
             if closed:
-                # Ctrl-C came between the end and ``_closed()``.
+                # Ctrl-C interrupted the close before ``_closed()``.
                 self._seen.pop(runtime, None)
         return found
 
@@ -210,7 +217,7 @@ class ProducerMetrics:
             share = min(1.0, _MOST_VALUES / max(1, sum(count for _, count in gained)))
             due = 0.0
             for seconds, count in gained:
-                # What rounding leaves over goes to the next bucket.
+                # The remainder of the rounding is carried over to the next bucket.
                 due += count * share
                 for _ in range(round(due)):
                     self._histograms[name].record(seconds, attributes)
@@ -219,5 +226,5 @@ class ProducerMetrics:
 
 
 def _gained(runtime: Runtime) -> _Recorded:
-    """The histograms of a producer that started earlier, as if they were recorded."""
+    """Returns the histograms of a producer that started earlier, as if they were already recorded."""
     return {name: dict(buckets) for name, _, buckets in _Values(runtime, {}, {}).histograms}

@@ -8,8 +8,8 @@ A span starts on the thread that sends. It ends when the outcome is known, on th
 thread that sends if the outcome is known when the call returns; span processors never run on the sender
 thread. Until ``instrument()`` is called, nothing here is imported and ``send`` is the C method itself.
 
-The wrappers replace class attributes, so they also cover producers that exist already. Installing one twice
-does nothing, so no lock is needed, which a fork could copy while it is held.
+The wrappers replace class attributes, so they also cover producers that exist already. Installing a wrapper
+twice does nothing, so no lock is needed. A fork could copy a lock while it is held.
 """
 
 import functools
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
-# Not from opentelemetry.semconv: there they are in a module that may change with any release.
+# Not from opentelemetry.semconv, which has them in a module that may change with any release.
 SYSTEM: Final = "messaging.system"
 OPERATION_NAME: Final = "messaging.operation.name"
 OPERATION_TYPE: Final = "messaging.operation.type"
@@ -109,7 +109,8 @@ class _Wrapper:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        # Kept apart: the function takes over the name of what it wraps, which another library may have made.
+        # Kept separately: the function takes over the name of what it wraps, which another library may have
+        # made.
         self._name = function.__name__
         #: The class's own method; None if it is inherited.
         self._own: Any = None
@@ -248,10 +249,10 @@ class Tracing:
         more: Mapping[str, str | int] = _NO_ATTRIBUTES,
         link: SpanContext | None = None,
     ) -> Span:
-        """Starts a span, with the attributes that samplers may ask for. ``topic`` None: not known yet."""
+        """Starts a span, with the attributes that samplers may need. ``topic`` None: not known yet."""
         name = SEND
         attributes = {**_attributes_of(producer), **more}
-        # What is no text, or no number, is refused by the call itself.
+        # The call itself refuses a topic that is not text and a partition that is not a number.
         if isinstance(topic, str):
             topic = str.__str__(topic)
             name = f"{SEND} {topic}"
@@ -282,10 +283,10 @@ class Tracing:
 
 
 def _tracing_of(producer: KafkaProducer) -> Tracing | None:
-    """Returns what traces a call on a producer; None if the call is not traced."""
+    """Returns the ``Tracing`` for a call on a producer; None if the call is not traced."""
     mine: Tracing | None = vars(producer).get("_tracing", _for_all)
-    # Without a configuration the constructor has failed, which the call itself reports. Suppressed are the
-    # calls of an exporter that sends spans to Kafka: they would make more spans without end.
+    # Without a configuration, the constructor has failed, which the call itself reports. Instrumentation is
+    # disabled for calls of an exporter that sends spans to Kafka: they would make more spans endlessly.
     if mine is None or "config" not in vars(producer) or not is_instrumentation_enabled():
         return None
     return mine
@@ -331,7 +332,7 @@ class _OfBulk(list[tuple[str, bytes | None]]):
 
 
 class _Headers(Getter[list[Any]], Setter[list[Any]]):
-    """Reads and writes a propagator's fields in a list of headers. Passes over what is no header."""
+    """Reads and writes a propagator's fields in a list of headers. Skips what is not a header."""
 
     def get(self, carrier: list[Any], key: str) -> list[str] | None:
         found = []
@@ -345,7 +346,7 @@ class _Headers(Getter[list[Any]], Setter[list[Any]]):
         return [pair[0] for pair in carrier if _is_header(pair)]
 
     def set(self, carrier: list[Any], key: str, value: str) -> None:
-        # A header that send() refuses stays, so that it is refused.
+        # A header that send() refuses is kept, so that send() refuses it.
         carrier[:] = [pair for pair in carrier if not (_is_header(pair) and pair[0] == key)]
         carrier.append((key, value.encode()))
 
@@ -364,7 +365,7 @@ _NOTHING: Final = context.Context()
 
 
 def _pairs(headers: Any) -> list[Any] | None:
-    """Returns a copy of the caller's headers, or None if they are no headers: the call refuses them."""
+    """Returns a copy of the caller's headers, or None if they are not headers: the call refuses them."""
     if headers is None:
         return []
     if isinstance(headers, Mapping):
@@ -434,7 +435,7 @@ def _record_followed(producer: KafkaProducer, span: Span, future: RecordFuture) 
 def _rows_sent(
     wrapper: _Wrapper, producer: KafkaProducer, topic: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> BulkFuture:
-    """Implements ``send_many`` and ``send_arrow``, whose rows are sent as they are: without a context."""
+    """Implements ``send_many`` and ``send_arrow``, whose rows are sent unchanged, without a context."""
     future: BulkFuture
     tracing = _tracing_of(producer)
     if tracing is None:
@@ -454,13 +455,13 @@ def _rows_sent(
 
 
 def _placed(span: Span, client: "NetworkClient", topic: str, partition: int) -> bool:
-    """Sets what the record's partition determines: the server is the broker that leads it.
+    """Sets the attributes that the record's partition determines: the server is the partition's leader.
 
     Returns False if the leader is not known: without metadata yet, or during an election.
     """
     view = client.view
     leader = view.leader_for_partition(topic, partition)
-    # In one call: each takes a lock.
+    # In one call: each call takes a lock.
     found: dict[str, str | int] = {PARTITION: str(partition)}
     if view.cluster_id is not None:
         found[CLUSTER_ID] = view.cluster_id
@@ -497,7 +498,7 @@ class _Outcomes:
         self._count = self._pending = len(futures)
         self._failures = 0
         self._first: BaseException | None = None
-        # The outcomes that are known already are told on this thread, the others on the callback thread.
+        # Outcomes that are already known are reported on this thread, the others on the callback thread.
         self._lock = threading.Lock()
         if not futures:
             span.end()
@@ -520,7 +521,7 @@ class _Outcomes:
 
 
 def _end(span: Span, error: BaseException | None, before: str = "") -> None:
-    """Ends a span; ``error`` None: all went well. ``before`` begins the description of the status."""
+    """Ends a span. ``error`` None: success. ``before``: prefix of the status description."""
     if error is not None and span.is_recording():
         span.set_attribute(ERROR_TYPE, _error_type(error))
         span.record_exception(error)
@@ -531,7 +532,7 @@ def _end(span: Span, error: BaseException | None, before: str = "") -> None:
 def _error_type(error: BaseException) -> str:
     """Returns the name of the error's class."""
     if isinstance(error, BulkSendError):
-        # The rows' own error says more, if all have the same.
+        # The rows' own error is more specific, if all rows have the same.
         kinds = {type(each.error).__qualname__ for each in error.failures}
         if len(kinds) == 1:
             return kinds.pop()
