@@ -1,4 +1,4 @@
-"""Prepares Arrow batches for sending: converts odd column types, and finds rows that can't be sent.
+"""Prepares Arrow batches for sending: converts uncommon column types, and finds rows that can't be sent.
 
 Owns the conversion of types that Arrow's compute functions don't support, and finding all bad rows of a batch
 at once. Does not decide what happens to bad rows (``sending``). Does not check batches up front:

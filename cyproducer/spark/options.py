@@ -315,7 +315,7 @@ def session_options(settings: Mapping[str, str], at_start: Container[str]) -> di
                 "it to the sink, as option 'kafka.proxy.url'"
             )
         if option_name(known) and isinstance(value, Secret) and name not in at_start:
-            # Spark copies the setting to each job's properties, of which it redacts only those in the
+            # Spark copies the setting to each job's properties, and redacts only those that are also in the
             # application's configuration.
             raise KafkaConfigurationError(
                 f"setting {name!r} was made after the application started, and Spark shows it in event logs: "

@@ -1,4 +1,4 @@
-"""Exactly-once from Spark to Kafka: each batch's rows are written once, whatever fails and runs again.
+"""Exactly-once from Spark to Kafka: each batch's rows are written once, even if parts fail and run again.
 
 ``names`` makes transactional ids, ``decisions`` has the records of the decision log, ``rules`` decides what a
 batch may do, ``driver`` runs the protocol, ``cluster`` is the interface to Kafka that the protocol needs, and

@@ -18,8 +18,8 @@ open.
 as one transaction. If another driver has planned since, it has fenced that identity, and the coordinator
 refuses it. Commit each transaction. Write *done*. Abort the transactions that losing attempts have left open.
 
-**Abort**. End the plan's identity. If that succeeds, nothing can be decided under it any more, and it is safe
-to abort the transactions. Otherwise *decided* may have been written; the next plan finds out.
+**Abort**. End the plan's identity. If that succeeds, nothing more can be decided under it, and it is safe to
+abort the transactions. Otherwise *decided* may have been written; the next plan finds out.
 
 **A decided transaction that the brokers have aborted**, because its timeout expired, is copied: its records
 are still in the log. The copies and *done* are one transaction, so that no reader sees them twice.

@@ -1,4 +1,4 @@
-"""Writes one task's rows in a transaction of its own, and leaves it prepared for the driver.
+"""Writes one task's rows in a separate transaction, and leaves it prepared for the driver.
 
 Owns the producer of a task attempt. Does not own the writing of rows (``sending``) or transactional ids
 (``names``). A producer here is for one attempt: its epoch is the attempt's identity. So it is not shared and
