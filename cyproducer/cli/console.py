@@ -15,8 +15,8 @@ BAR_WIDTH = 30
 
 
 def say(stream: TextIO | None, *lines: str) -> None:
-    """Writes lines, at once, without control characters. Does nothing if there is no reader, as after
-    ``| head`` has ended."""
+    """Writes and flushes lines, without control characters. Does nothing if the reader of the stream has
+    exited, such as ``head`` in a pipeline."""
     _write(stream, "".join(f"{printable(line)}\n" for line in lines))
 
 
@@ -31,7 +31,7 @@ def _write(stream: TextIO | None, text: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Lets further output vanish, also what is in the stream's buffer, which Python writes at its end."""
+    """Discards further output, including the stream's buffered output, which Python flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, stream.fileno())
@@ -40,12 +40,12 @@ def discard(stream: TextIO) -> None:
 
 
 class Progress:
-    """A progress line that is redrawn in place, ten times a second at most.
+    """A progress line that is redrawn in place, at most ten times per second.
 
     Args:
         stream: Usually stderr.
         total: The value of `update`'s ``done`` at the end; 0 if it is unknown, for a line without a bar.
-        asked: Write to a stream that is no terminal, too: a new line each time, once a second at most.
+        asked: Also write to a stream that is not a terminal: a new line each time, at most once per second.
         silent: Write nothing.
     """
 
@@ -58,7 +58,7 @@ class Progress:
         self._shown = (self._redrawn or asked) and not silent
         self._next_s = 0.0
         self._width = 0
-        # Some terminal encodings lack the block characters.
+        # Some terminal encodings do not have the block characters.
         encoding = "" if stream is None else (stream.encoding or "").lower()
         self._full, self._empty = ("█", "░") if "utf" in encoding else ("#", ".")
 
@@ -87,14 +87,14 @@ class Progress:
         return f"{self._full * full}{self._empty * (BAR_WIDTH - full)} {share:4.0%}  "
 
     def _draw(self, line: str) -> None:
-        # Blanks overwrite the rest of a longer previous line.
+        # Spaces overwrite the rest of a longer previous line.
         _write(self._stream, f"\r{line:<{self._width}}")
         self._width = len(line)
 
 
 def amount(size: float) -> str:
     """Human-readable size in bytes: ``12.3 MB`` (powers of ten)."""
-    # Rounded as it is shown: 999,960 bytes are 1.0 MB, not 1000.0 kB.
+    # Compare the rounded size, as it is shown: 999,960 bytes are 1.0 MB, not 1000.0 kB.
     if round(size) < 1000:
         return f"{size:.0f} B"
     units = ["kB", "MB", "GB", "TB"]
@@ -104,7 +104,7 @@ def amount(size: float) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """The lines of two columns: names on the left, values on the right."""
+    """The lines of a two-column table: names on the left, values on the right."""
     rows = [(printable(name), printable(value)) for name, value in rows]
     name_width = max(len(name) for name, _ in rows)
     value_width = max(len(value) for _, value in rows)
@@ -112,7 +112,7 @@ def table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table with a head, each column as wide as its widest cell."""
+    """The lines of a table with a header row. Each column is as wide as its widest cell."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     return [

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 TOPIC = "standard-library"
 SAMPLE_EVERY = 997
-"""Records per latency sample: enough samples for a p99, too few to slow down the run. A prime, so that the
-samples do not align with files or batches."""
+"""Records per latency sample: enough samples for a p99, too few to slow down the run. It is a prime number,
+so that the samples do not align with files or batches."""
 FLUSH_TIMEOUT_S = 60.0
 SHOWN = 5
 SEARCHED = 200
-"""Records at the end of a partition among which those to show are looked for: many lines are blank."""
+"""How many records at the end of a partition are searched for records to show: many lines are blank."""
 
 
 class Totals(NamedTuple):
@@ -81,7 +81,7 @@ def send_lines(producer: KafkaProducer, root: Path, files: list[Path]) -> Totals
     """Send each line as a record with its file as key; returns when all are acknowledged.
 
     A latency is the time from just before `send` to the callback of the record's future. It includes the time
-    that the batch fills, the broker, and the callback's own wait for the GIL.
+    until the batch is full, the time in the broker, and the callback's own wait for the GIL.
     """
     progress = Progress(sys.stderr, sum(path.stat().st_size for path in files))
     latencies_ms: list[float] = []

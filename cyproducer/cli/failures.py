@@ -1,4 +1,4 @@
-"""Counts records that failed, by cause. Writes nothing itself; used by one thread at a time."""
+"""Counts failed records by cause. Writes no output itself. Only one thread at a time uses it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from cyproducer.cli.console import one_line
 from cyproducer.cli.line_format import LineError
 
 MOST_CAUSES = 20
-"""Causes that are counted each by itself. The text of a cause may come from the input."""
+"""The maximum number of causes that are counted separately. The text of a cause may come from the input."""
 OTHERS = "other causes"
 
 
 class Failures:
-    """The number of failed records and, for each cause, how many there are and where the first one is.
+    """The number of failed records and, for each cause, its count and the location of its first record.
 
     Args:
-        show: Called with one line of text for the first record of each cause, at once.
+        show: Called immediately with one line of text for the first record of each cause.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -25,7 +25,8 @@ class Failures:
         self.count = 0
 
     def add(self, place: str, error: BaseException, records: int = 1) -> None:
-        """Count ``records`` that failed with ``error``; ``place``: the first one's, such as ``stdin:17``."""
+        """Count ``records`` that failed with ``error``. ``place`` is the location of the first one, such as
+        ``stdin:17``."""
         self.count += records
         cause = error.cause if isinstance(error, LineError) else type(error).__name__
         if cause not in self._causes and len(self._causes) >= MOST_CAUSES:

@@ -1,6 +1,6 @@
-"""Ends a command in order after SIGINT (Ctrl-C) or SIGTERM: accepted records are still delivered.
+"""Ends a command cleanly after SIGINT (Ctrl-C) or SIGTERM: accepted records are still delivered.
 
-Owns the handlers of these signals while a command runs, and calls of the producer that a signal may
+Owns the handlers of these signals while a command runs, and calls to the producer that a signal can
 interrupt. Runs on the main thread, where Python delivers signals.
 """
 
@@ -24,7 +24,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self.number = 0
-        """The first signal; 0: none."""
+        """The number of the first signal, or 0."""
         self._breaking = False
         self._previous: dict[int, Any] = {}
 
@@ -48,15 +48,16 @@ class Interrupts:
 
     @property
     def exit_status(self) -> int:
-        """What shells report for a program that the first signal ended: 130 or 143."""
+        """The status that shells report for a program that the first signal terminated: 130 or 143."""
         return 128 + self.number
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """A block that may wait forever, and that is safe to interrupt at any point."""
+        """A block that may wait forever and is safe to interrupt at any point."""
         self._breaking = True
         try:
-            # After the line above: an interrupt before that line is noticed here, and one after it raises.
+            # This check must follow the line above: an interrupt before that line is detected here, and one
+            # after it raises.
             if self.requested:
                 raise KeyboardInterrupt
             yield
@@ -71,24 +72,24 @@ class Interrupts:
 
 
 class Accepted(NamedTuple):
-    """What became of the records of one call of a producer. The first ``records`` were accepted."""
+    """The outcome of the records of one producer call. The first ``records`` records were accepted."""
 
     future: Any
-    """Of the accepted records; ``None`` if there are none."""
+    """The future of the accepted records; ``None`` if there are none."""
     records: int
     error: BaseException | None
-    """Why the others were not: KeyboardInterrupt after a signal."""
+    """Why the other records were not accepted: KeyboardInterrupt after a signal."""
 
 
 def accept(send: Callable[[Any], Any], given: Any, records: int, interrupts: Interrupts) -> Accepted:
-    """Calls ``send(given)``, which accepts ``records`` records; a first signal ends its waiting.
+    """Calls ``send(given)`` to send ``records`` records. The first signal ends a wait in that call.
 
     Args:
         send: A producer's ``send`` or ``send_many`` with its other arguments bound by `functools.partial`.
         given: The value, or the values.
 
     Raises:
-        KeyboardInterrupt: It was the second signal.
+        KeyboardInterrupt: A second signal was received.
     """
     futures, error = accept_each(send, ((given,),), interrupts)
     if not futures:
@@ -99,24 +100,24 @@ def accept(send: Callable[[Any], Any], given: Any, records: int, interrupts: Int
 def accept_each(
     send: Callable[..., Any], columns: Iterable[Iterable[Any]], interrupts: Interrupts
 ) -> tuple[list[Any], BaseException | None]:
-    """Calls ``send(*row)`` for each row of ``columns``; an error ends that, and so does a first signal.
+    """Calls ``send(*row)`` for each row of ``columns``, until an error or the first signal.
 
     Args:
         send: A producer's ``send``, or another function in C that accepts records.
-        columns: The arguments of the calls: the first ones, the second ones, and so on.
+        columns: The arguments of the calls: all first arguments, all second arguments, and so on.
 
     Returns:
-        The futures of the calls that returned, and the error that ended the calls. After a signal that is
-        KeyboardInterrupt, also if all calls had returned.
+        The futures of the calls that returned, and the error that ended the calls. After a signal, the error
+        is KeyboardInterrupt, even if all calls had returned.
 
     Raises:
-        KeyboardInterrupt: It was the second signal.
+        KeyboardInterrupt: A second signal was received.
     """
     futures: list[Any] = []
     try:
         with interrupts.breaking():
-            # A signal handler may run after a call has returned and before its result is assigned: records
-            # that were accepted would have no future. Between map() and extend() there is no such moment.
+            # A signal handler may run after a call has returned and before its result is assigned: the
+            # accepted records would then have no future. No signal handler runs between map() and extend().
             futures.extend(map(send, *columns))
     except (KafkaError, TypeError, ValueError, MemoryError, KeyboardInterrupt) as error:
         if interrupts.count > 1:

@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records that have nothing but a value and maybe a key. ``keys`` ``None``: no record has one."""
+    """Records with only a value and optionally a key. ``keys`` is ``None`` if no record has a key."""
 
     values: list[bytes | None]
     keys: list[bytes | None] | None
@@ -33,8 +33,8 @@ class LineError(ValueError):
     """A line does not match the chosen format. The message is one line, without the line number.
 
     Args:
-        cause: The same for all lines with this error.
-        detail: What is particular to this line.
+        cause: Text that is the same for all lines with this error.
+        detail: Text that is specific to this line.
     """
 
     def __init__(self, cause: str, detail: str = "") -> None:
@@ -46,19 +46,20 @@ class Format(Protocol):
     """Converts lines, given without their delimiters."""
 
     def parse(self, line: bytes) -> Record | None:
-        """One line; ``None``: it contains no record. Raises LineError."""
+        """Converts one line. Returns ``None`` if it contains no record. Raises LineError."""
         ...
 
     def columns(self, lines: list[bytes]) -> Columns | None:
-        """All lines at once; ``None`` if at least one of them needs `parse`. For speed."""
+        """Converts all lines at once, for speed. Returns ``None`` if at least one of them needs `parse`."""
         ...
 
 
 class HeaderSeparators(NamedTuple):
-    """How headers are written at the beginning of a line; kafka-console-producer's defaults."""
+    """The separators in the headers at the beginning of a line. The defaults are those of
+    kafka-console-producer."""
 
     delimiter: bytes = b"\t"
-    """Between the headers and the key, or the value."""
+    """Between the headers and the key (or the value, if lines have no keys)."""
     separator: bytes = b","
     """Between two headers."""
     key_separator: bytes = b":"
@@ -69,9 +70,9 @@ class TextFormat:
     """Lines of ``[HEADERS delimiter][KEY separator]VALUE``.
 
     Args:
-        key_separator: The text before the first one is the key; ``None``: lines have no keys.
-        headers: ``None``: lines have no headers.
-        nulls: Keys, values and values of headers that mean null.
+        key_separator: The text before its first occurrence is the key. ``None``: lines have no keys.
+        headers: The separators of headers. ``None``: lines have no headers.
+        nulls: Keys, values and header values that mean null.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class TextFormat:
         """Convert one line.
 
         Raises:
-            LineError: A separator is missing, or the name of a header is not UTF-8.
+            LineError: A separator is missing, or a header name is not UTF-8.
         """
         rest, key = line, None
         headers: tuple[Header, ...] = ()
@@ -172,8 +173,8 @@ class JsonFormat:
         """Convert one line. A blank line contains no record.
 
         Raises:
-            LineError: Not a JSON object, a name or type that is not allowed, not base64, or no key and no
-                value.
+            LineError: The line is not a JSON object, a name or type is not allowed, a value is not base64, or
+                there is neither a key nor a value.
         """
         if not line or line.isspace():
             return None
@@ -202,12 +203,12 @@ class JsonFormat:
         return Record(value, key, headers, partition, timestamp_ms)
 
     def columns(self, lines: list[bytes]) -> Columns | None:
-        """``None``: every line needs `parse`."""
+        """Returns ``None``: every line needs `parse`."""
         return None
 
 
 def _loaded(line: bytes) -> Any:
-    """``json.loads()``, without looking first for the encoding of a line that begins as UTF-8 does."""
+    """``json.loads()``, but without detecting the encoding of a line that begins like UTF-8."""
     if line[:2] in _BEGINS_AS_UTF8:
         text = line.decode("utf-8", "surrogatepass")
         try:
@@ -216,7 +217,7 @@ def _loaded(line: bytes) -> Any:
             end = -1
         if end == len(text):
             return said
-    # Also for its errors.
+    # Also raises the error for a line that is not JSON.
     return json.loads(line)
 
 
@@ -275,7 +276,7 @@ def _headers(name: str, said: dict[str, Any], encode: Any) -> list[Header]:
         try:
             headers.append((header, encode(name, value)))
         except LineError:
-            # Again, for an error that has the place.
+            # Encode again, for an error that contains the location.
             encode(f"{name}[{index}] ({header!r})", value)
             raise
     return headers
@@ -291,7 +292,7 @@ def _whole_number(name: str, said: Any) -> int | None:
 
 
 def _kind(name: str) -> str:
-    """The field's name without what is particular to one line."""
+    """The field's name without the part that is specific to one line."""
     return name.partition("[")[0]
 
 
@@ -314,7 +315,7 @@ def unescaped(text: str) -> bytes:
     r"""Returns a separator from the command line, with ``\n \r \t \0 \\`` and ``\xNN`` replaced.
 
     Raises:
-        ValueError: It is empty, or another character follows a backslash.
+        ValueError: The text is empty, or another character follows a backslash.
     """
 
     def one(found: re.Match[bytes]) -> bytes:

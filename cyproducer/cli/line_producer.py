@@ -3,8 +3,8 @@
 Owns sending and counting. Does not read or parse lines (`line_reader`, `line_format`). Does not own options,
 exit codes or messages (`produce`). Runs on the main thread, where Python delivers signals.
 
-The lines of one read are sent together: with ``send_many`` if they have nothing but keys and values, which
-takes a fraction of the CPU of a call for each; else with ``send``.
+The lines of one read are sent together. If they have only keys and values, ``send_many`` sends them, which
+takes a fraction of the CPU time of one call per line; otherwise, ``send`` does.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 15
 MOST_PENDING = 100_000
-"""Calls whose outcome is not known. ``buffer_memory`` bounds the bytes of records, but small ones that are
-sent one by one take many times as much for their futures."""
+"""The maximum number of calls whose outcome is not known. ``buffer_memory`` bounds the bytes of records, but
+the futures of small records that are sent one by one take many times as much memory."""
 LINE_LIMIT = 8
-"""The longest line, relative to max_request_size: JSON's escapes take up to six bytes for one."""
+"""The maximum length of a line, relative to max_request_size: a JSON escape takes up to six bytes for one."""
 
 RECORD_ERRORS = (
     LineError,
@@ -59,16 +59,17 @@ RECORD_ERRORS = (
 _T = TypeVar("_T")
 
 Source = tuple[str, AbstractContextManager[BinaryIO]]
-"""The name that messages have for a file, and the file, opened when the context is entered."""
+"""The name of a file in messages, and the file, which is opened when the context is entered."""
 
 
 def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
-    """Creates a producer and waits until it has reached a broker; then takes over its transactional id.
+    """Creates a producer and waits until it has reached a broker. Then takes over its transactional id, if it
+    has one.
 
     Raises:
         KafkaConfigurationError: An option is unknown or its value is not allowed.
-        KafkaError: No broker responded within ``timeout_s``, or no coordinator within ``max_block_ms``; or
-            the transactional id is refused.
+        KafkaError: No broker responded within ``timeout_s``, no coordinator responded within
+            ``max_block_ms``, or the transactional id was refused.
     """
     import cyproducer
 
@@ -84,7 +85,7 @@ def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> K
 
 
 class Defaults(NamedTuple):
-    """What a record has that its line does not say. ``headers`` come before the line's own."""
+    """The parts of a record that its line does not specify. ``headers`` precede the line's own headers."""
 
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
@@ -96,7 +97,7 @@ NO_DEFAULTS = Defaults()
 
 
 class Stopped(Exception):
-    """Sending was stopped while the input was waited for."""
+    """Sending was stopped while the command waited for input."""
 
 
 class LineProducer:
@@ -108,11 +109,11 @@ class LineProducer:
         format: Converts lines to records.
         failures: Counts what failed.
         progress: Shows the records and bytes read.
-        interrupts: A signal stops reading, also in the middle of what was read.
+        interrupts: A signal stops reading, even in the middle of the lines that were read.
         delimiter: Ends a line; ``None``: a line feed, or carriage return and line feed.
-        count: Stop after this many records, those that failed included; ``None``: at the end of the input.
-        stop_on_error: Stop as soon as a failed record is known. Always, if the producer has a transactional
-            id: nothing is committed then.
+        count: Stop after this many records, including failed ones; ``None``: at the end of the input.
+        stop_on_error: Stop as soon as a record is known to have failed. A producer with a transactional id
+            always stops then, because nothing is committed after a failure.
     """
 
     def __init__(
@@ -140,23 +141,23 @@ class LineProducer:
         self._left = count
         self._transactional = producer.config.transactional_id is not None
         self._stop_on_error = stop_on_error or self._transactional
-        #: The first record that failed only because the transaction did.
+        #: The first record that failed only because the transaction failed.
         self._consequence: tuple[str, int | None, BaseException] | None = None
-        #: Accepted records without a known outcome: their source, their lines' numbers (None: the source is
-        #: one record), their future.
+        #: Accepted records without a known outcome: their source, the numbers of their lines (None: the
+        #: source is one record), and their future.
         self._pending: deque[tuple[str, Sequence[int | None], Any]] = deque()
         self._open = 0
         self._bytes_before = 0
         self._stopped = False
         self.accepted = 0
-        """Records that the producer accepted, whatever became of them."""
+        """Records that the producer accepted, whatever their outcome."""
         self.delivered = 0
         self.unknown = 0
         """Records without an outcome when the drain timed out."""
         self.unsent = 0
-        """Lines that were read, and not sent because sending was stopped."""
+        """Lines that were read but not sent, because sending was stopped."""
         self.stopped_at = ""
-        """The first line that was not sent because sending was stopped; empty: none."""
+        """The first line that was not sent because sending was stopped; empty if there is none."""
         self.stopped_by: BaseException | None = None
         """The error that would also have affected all records after it."""
         self.bytes_accepted = 0
@@ -237,7 +238,7 @@ class LineProducer:
         self._forget()
 
     def let_go(self) -> None:
-        """Count the outcomes that are known; the others mean nothing, because the transaction is aborted."""
+        """Count the outcomes that are known. The others do not matter, because the transaction is aborted."""
         for name, numbers, future in self._pending:
             if future.is_done:
                 self._count(name, numbers, future)
@@ -255,7 +256,7 @@ class LineProducer:
     @contextlib.contextmanager
     def _opened(self, source: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
         with contextlib.ExitStack() as stack:
-            # A named pipe is opened only when something writes to it.
+            # Opening a named pipe blocks until a writer opens it.
             with self._interrupts.breaking():
                 stream = stack.enter_context(source)
             yield stream
@@ -266,8 +267,8 @@ class LineProducer:
             self._fail(name, number, error)
 
         def idle() -> bool:
-            # While records wait for their outcome, a failure is to be shown when it happens, and not with
-            # the next line.
+            # While records have no outcome yet, show a failure when it happens, not when the next line is
+            # read.
             self._settle()
             if self._stopped:
                 raise Stopped
@@ -299,7 +300,7 @@ class LineProducer:
             self._stop(name, lines.number, 1 if lines.unfinished else 0)
 
     def _send_lines(self, name: str, first: int, lines: list[bytes]) -> None:
-        # With other formats, a line need not be a record.
+        # In a format for which this returns None, a line need not be a record.
         columns = self._format.columns(lines[: self._left])
         if columns is not None:
             records = len(columns.values)
@@ -368,14 +369,15 @@ class LineProducer:
         if error is None:
             return
         if isinstance(error, RECORD_ERRORS) and self._transactional:
-            # The transaction accepts no others any more: only the one that is not allowed is to be named.
+            # The transaction accepts no more records: report only the record that is not allowed.
             row = accepted + _row(error)
             one = slice(row, row + 1)
             self._send_each(name, numbers[one], values[one], keys and keys[one])
             self._stop(name, numbers[0], len(values) - 1)
             return
         if isinstance(error, RECORD_ERRORS):
-            # At least one record is not allowed. One by one, each gets the outcome that is its own.
+            # At least one record is not allowed. Send the records one by one, so that each gets its own
+            # outcome.
             self._send_each(name, numbers[accepted:], values[accepted:], keys and keys[accepted:])
             return
         self._stop_for(error, name, numbers[accepted], len(values) - accepted)
@@ -390,7 +392,7 @@ class LineProducer:
         partitions: Sequence[int | None] | None = None,
         timestamps: Sequence[int | None] | None = None,
     ) -> None:
-        """Send records one by one: with headers, or with a partition or timestamp of their own."""
+        """Send records one by one: those with headers, or with their own partition or timestamp."""
         count = len(values)
         default = self._defaults
         own_partitions = partitions or [None] * count
@@ -427,13 +429,13 @@ class LineProducer:
                 return
 
     def _await_room(self) -> None:
-        """Wait until fewer than `MOST_PENDING` calls have no outcome, or a signal comes."""
+        """Wait until fewer than `MOST_PENDING` calls have no outcome, or until a signal is received."""
         while len(self._pending) >= MOST_PENDING and not self._interrupts.requested:
             try:
                 with self._interrupts.breaking():
                     self._pending[0][2].get(0.5)
             except KafkaError:
-                # A timeout, or the outcome, which is counted below.
+                # A timeout, or the outcome of the call, which is counted below.
                 pass
             except KeyboardInterrupt:
                 if self._interrupts.count > 1:
@@ -449,13 +451,12 @@ class LineProducer:
     # Stopping
 
     def _stop_for(self, error: BaseException, name: str, number: int | None, unsent: int) -> None:
-        """Stop because a call was interrupted, or raised an error that the next records would raise as
-        well."""
+        """Stop because a call was interrupted, or raised an error that the next records would also raise."""
         if isinstance(error, KeyboardInterrupt):
             self._stop(name, number, unsent)
             return
         if isinstance(error, AbortableError):
-            # Because of a record before: it is the one to be shown.
+            # An earlier record caused the error: report that record.
             self._settle()
             if self._stopped:
                 self._stop(name, number, unsent)
@@ -499,7 +500,7 @@ class LineProducer:
 
     def _fail_accepted(self, name: str, number: int | None, error: BaseException, records: int) -> None:
         if isinstance(error, TransactionAbortedError):
-            # The record that failed first is to be shown, even if it was sent after this one.
+            # Report the record that failed first, even if it was sent after this one.
             self._consequence = self._consequence or (name, number, error)
             self._stopped = True
         else:
@@ -524,7 +525,7 @@ def _filled(column: Sequence[_T | None] | None, default: _T | None, count: int) 
 def _with(
     before: tuple[Header, ...], column: Sequence[tuple[Header, ...]] | None, count: int
 ) -> Sequence[tuple[Header, ...]]:
-    """The column of ``count`` records' headers, after those that come before them."""
+    """The column of the headers of ``count`` records: ``before``, followed by each record's own headers."""
     if column is None:
         return [before] * count
     return [(*before, *own) for own in column] if before else column
@@ -535,7 +536,7 @@ def _size(values: Iterable[bytes | None]) -> int:
 
 
 def _row(error: BaseException) -> int:
-    """The index of the value or key that ``send_many`` has refused; its errors name it."""
+    """The index of the value or key that ``send_many`` refused. The message of ``error`` contains it."""
     found = re.search(r"\b(?:values|keys)\[(\d+)\]", str(error))
     return int(found[1]) if found else 0
 

@@ -1,4 +1,4 @@
-"""Divides a stream into lines, or reads it whole. Knows nothing of records (`line_format`) or of sending.
+"""Splits a stream into lines, or reads a whole stream. Does not parse records (`line_format`) or send them.
 
 Runs on the main thread, where signals interrupt it (`interrupts`).
 """
@@ -23,10 +23,11 @@ class LineReader:
     Args:
         stream: Read from its current position; not closed.
         delimiter: Ends a line. ``None``: ``\\n`` or ``\\r\\n``.
-        limit: The longest line, in bytes. What is longer is reported and skipped, and not kept in memory.
-        refuse: Called with the number of such a line and the error.
-        idle: Called while the stream has nothing to read, every `IDLE_EVERY_S` seconds, until it returns
-            False. May raise, to end reading.
+        limit: The maximum length of a line, in bytes. A longer line is reported and skipped, and is not kept
+            in memory.
+        refuse: Called with the number of a line that is too long, and the error.
+        idle: Called every `IDLE_EVERY_S` seconds while the stream has nothing to read, until it returns
+            False. It can raise an exception to end reading.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class LineReader:
         refuse: Callable[[int, LineError], None],
         idle: Callable[[], bool],
     ) -> None:
-        # Returns what there is instead of waiting until a buffer is full. CHUNK is larger than the stream's
-        # own buffer, so nothing stays there, where poll() would not see it.
+        # Returns the available bytes instead of waiting until a buffer is full. CHUNK is larger than the
+        # stream's own buffer, so no bytes remain in that buffer, where poll() would not see them.
         self._read_some: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
         self._interrupts = interrupts
         self._strips = delimiter is None
@@ -53,7 +54,7 @@ class LineReader:
         """The number of the next line."""
         self.bytes_read = 0
         self._poll: select.poll | None = None
-        # Streams in memory have no descriptor, and are never idle.
+        # In-memory streams have no file descriptor and are never idle.
         with contextlib.suppress(AttributeError, OSError, ValueError):
             descriptor = stream.fileno()
             self._poll = select.poll()
@@ -61,24 +62,24 @@ class LineReader:
 
     @property
     def unfinished(self) -> int:
-        """The bytes of a last line that has not ended yet."""
+        """The number of bytes of the last line, if it has not ended yet."""
         return len(self._rest)
 
     def blocks(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Some lines without their delimiters, and the number of the first.
+        """Yields the number of the next line, and some lines without their delimiters, until the stream ends.
 
-        Reads in chunks: a million lines would otherwise enter and leave ``breaking`` a million times.
+        Reads in chunks: otherwise, a million lines would enter and leave ``breaking`` a million times.
         """
         rest, delimiter = self._rest, self._delimiter
         skipping = False
         while chunk := self._read():
             self.bytes_read += len(chunk)
-            # Searches only what is new, and the beginning of a delimiter before it.
+            # Search only the new bytes, and a delimiter that begins before them.
             begin = max(0, len(rest) - len(delimiter) + 1)
             rest += chunk
             if rest.find(delimiter, begin) >= 0:
                 data = bytes(rest)
-                # Searching for one byte is many times faster than for two.
+                # Searching for one byte is many times faster than searching for two.
                 if self._strips and b"\r" in data:
                     data = data.replace(b"\r\n", b"\n")
                 lines = data.split(delimiter)
@@ -96,7 +97,7 @@ class LineReader:
                 if not skipping:
                     self._too_long()
                 skipping = True
-                # The delimiter may have begun.
+                # Keep the last bytes: the delimiter may begin there.
                 del rest[: max(0, len(rest) - len(delimiter) + 1)]
         last = b"" if skipping else bytes(rest)
         rest.clear()
@@ -121,10 +122,10 @@ class LineReader:
 
 
 def whole(stream: BinaryIO, limit: int, interrupts: Interrupts) -> bytes:
-    """All of a stream as one value.
+    """Returns the contents of a whole stream as one value.
 
     Raises:
-        LineError: It has more than ``limit`` bytes; no more than that is kept in memory.
+        LineError: The stream has more than ``limit`` bytes. No more than that is kept in memory.
     """
     content = bytearray()
     while len(content) <= limit:

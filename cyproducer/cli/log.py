@@ -1,4 +1,4 @@
-"""The producer's log lines while a command runs: those that its own messages do not already contain."""
+"""Shows the producer's log lines while a command runs, except those that the command's messages repeat."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LOGGER = logging.getLogger("cyproducer")
 
 
 class Lines(logging.Handler):
-    """Writes log lines to stderr, except for those about records that failed, one for each batch: commands
-    count these records by cause."""
+    """Writes log lines to stderr, except those about failed records, one for each batch: commands count these
+    records by cause."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line; with its traceback if it has one."""
+        """Write one log line, with its traceback if it has one."""
         if record.levelno != logging.ERROR or record.exc_info:
             say(sys.stderr, *self.format(record).split("\n"))
 
 
 @contextlib.contextmanager
 def shown(quiet: bool = False) -> Iterator[None]:
-    """Shows the log on stderr, from warnings on; with ``quiet`` only exceptions."""
+    """Shows log lines of level WARNING and above on stderr; with ``quiet``, only exceptions."""
     handler = Lines(logging.ERROR if quiet else logging.WARNING)
     LOGGER.addHandler(handler)
     try:

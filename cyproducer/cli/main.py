@@ -1,9 +1,10 @@
-"""``python -m cyproducer``, also installed as ``cyproducer``: sends lines, measures, ends transactions, or
-runs a demo.
+"""``python -m cyproducer``, also installed as ``cyproducer``: sends lines, measures performance, ends
+transactions, or runs a demo.
 
-Owns the subcommands, exit codes and messages about what keeps a command from running. Exit codes of all: 0
-all records were delivered, 1 some were not or no broker could be reached, 2 wrong usage, 130 after SIGINT,
-143 after SIGTERM. ``transactions`` has two more, for what has become of a transaction.
+Owns the subcommands, the exit codes, and the messages about errors that prevent a command from running. Exit
+codes of all subcommands: 0 if all records were delivered, 1 if some were not or no broker could be reached, 2
+for wrong usage, 130 after SIGINT, 143 after SIGTERM. ``transactions`` has two more, for the outcome of a
+transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     finally:
-        # What argparse has written, if its reader has gone.
+        # Flush what argparse has written. Discard it if the reader of the stream has exited.
         for stream in (sys.stdout, sys.stderr):
             try:
                 if stream is not None:
@@ -36,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Those of the subcommands are of the same class."""
+    """The parser of the command line. The parsers of the subcommands are also of this class."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends with a message about wrong usage, which may quote a file."""
+        """Exits with a message about wrong usage, which may quote a file."""
         super().error(printable(message))
 
 

@@ -1,7 +1,7 @@
 """Implements ``cyproducer perf``: sends records and reports rates and latencies.
 
-Owns the load, the measurement and its output. Records are sent on the main thread. Latencies are taken on the
-producer's callback thread, by one callback for each call of ``send_many``.
+Owns the load, the measurement and its output. Records are sent on the main thread. Latencies are measured on
+the producer's callback thread, by one callback per call of ``send_many``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ nearly the same time."""
 BLOCK_RECORDS = 1000
 PAYLOAD_BYTES = 16 * 1024 * 1024
 PAYLOADS = 100_000
-"""Values that are made, at most. They are sent again in the same order, far beyond a batch, so that no codec
-finds them twice."""
+"""The maximum number of generated values. They are sent repeatedly in the same order. The distance between
+repetitions is far larger than a batch, so that no codec finds a value twice."""
 LONGEST_PAUSE_S = 0.1
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
@@ -274,16 +274,17 @@ class Latencies:
 
     @property
     def average_ms(self) -> float:
-        """NaN if there are none."""
+        """NaN if there are no records."""
         return self._sum_ns / self.records / 1e6 if self.records else math.nan
 
     @property
     def max_ms(self) -> float:
-        """NaN if there are none."""
+        """NaN if there are no records."""
         return self.max_ns / 1e6 if self.records else math.nan
 
     def percentile_ms(self, share: float) -> float:
-        """The time that ``share`` (0 to 1) of the records did not exceed, by nearest rank. NaN: none."""
+        """The time that ``share`` (0 to 1) of the records did not exceed, by nearest rank. NaN if there are
+        no records."""
         rank = max(1, math.ceil(share * self.records))
         for bucket in sorted(self._buckets):
             rank -= self._buckets[bucket]
@@ -295,7 +296,7 @@ class Latencies:
 
 
 class Period:
-    """What was acknowledged in a time. Not thread-safe."""
+    """The records that were acknowledged in a period of time. Not thread-safe."""
 
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
@@ -311,7 +312,7 @@ class Period:
             self.latencies.add(latency_ns, records)
 
     def line(self, ended_ns: int) -> str:
-        """Kafka's tool's line."""
+        """The line in the format of Kafka's own performance tool."""
         seconds = max(ended_ns - self.began_ns, 1) / 1e9
         records, times = self.latencies.records, self.latencies
         return (
@@ -322,7 +323,7 @@ class Period:
 
 
 class Measured:
-    """Counts outcomes: `arrived` on the callback thread, all else on the main thread."""
+    """Counts outcomes. `arrived` runs on the callback thread, everything else on the main thread."""
 
     def __init__(self, warmup: int, failures: Failures) -> None:
         self._lock = threading.Lock()
@@ -347,7 +348,7 @@ class Measured:
             failed.append((number, outcome, len(sizes)))
         lost = sum(records for _, _, records in failed)
         delivered = len(sizes) - lost
-        # Which of a block's rows failed decides nothing but a sum of bytes.
+        # Which rows of a block failed would affect only a sum of bytes: use the average size.
         value_bytes = sum(sizes) * delivered // len(sizes)
         with self._lock:
             if self._over:
@@ -355,7 +356,7 @@ class Measured:
             self._outcomes += len(sizes)
             counted = min(self._outcomes - self._warmup, len(sizes))
             if counted <= 0:
-                # The summary begins when the last of them has its outcome.
+                # The summary begins when the last warm-up record has its outcome.
                 counted, self._whole.began_ns = 0, now_ns
             latency_ns, records = now_ns - began_ns, len(sizes)
             self._recent.add(now_ns, latency_ns, delivered, value_bytes)
@@ -365,7 +366,8 @@ class Measured:
                 self._failures.add(f"record {first + 1:,}", error, records)
 
     def end(self) -> int:
-        """Count nothing more, such as what closing the producer fails; returns how many have an outcome."""
+        """Stop counting, for example the records that fail when the producer is closed. Returns the number of
+        records with an outcome."""
         with self._lock:
             self._over = True
             return self._outcomes
@@ -377,7 +379,7 @@ class Measured:
         return recent.line(self._recent.began_ns) + "."
 
     def summary(self) -> str:
-        """The line about all records after the warm-up, until the last was acknowledged."""
+        """The line about all records after the warm-up, until the last one was acknowledged."""
         with self._lock:
             whole = self._whole
             times = whole.latencies
@@ -393,23 +395,23 @@ class Transactions:
     """The transactions of a run, one after the other. Not thread-safe.
 
     Args:
-        run: Begins and ends them.
+        run: Begins and ends the transactions.
         duration_s: A transaction is committed when it has been open for this long.
     """
 
     def __init__(self, run: RunTransaction, duration_s: float) -> None:
         self.run = run
         self.records = 0
-        """Records that were accepted in the last one."""
+        """Records that were accepted in the last transaction."""
         self._duration_s = duration_s
         self._began_s = 0.0
         self._commits = Latencies()
 
     def ready(self) -> None:
-        """Begin one if none is open.
+        """Begin a transaction if none is open.
 
         Raises:
-            ApplicationRecoverableError: Another producer has taken the transactional id over.
+            ApplicationRecoverableError: Another producer has taken over the transactional id.
         """
         if self.run.state is not State.OPEN:
             self.run.begin()
@@ -418,11 +420,11 @@ class Transactions:
 
     @property
     def is_due(self) -> bool:
-        """Whether the time of the open one is over."""
+        """Whether the open transaction has reached its duration."""
         return self.run.state is State.OPEN and monotonic_s() - self._began_s >= self._duration_s
 
     def commit(self) -> bool:
-        """Commit the open one; returns whether it is committed."""
+        """Commit the open transaction; returns whether it is committed."""
         began_ns = monotonic_ns()
         if not self.run.commit():
             return False
@@ -430,7 +432,7 @@ class Transactions:
         return True
 
     def summary(self) -> str:
-        """The line about those that were committed."""
+        """The line about the committed transactions."""
         times = self._commits
         return (
             f"{times.records} transactions committed, {times.average_ms:.2f} ms avg commit time, "
@@ -467,9 +469,9 @@ class Load:
         """The error that would also have affected all records after it."""
 
     def send(self, records: int, per_second: float) -> None:
-        """Send ``records``; returns early after a signal, or an error that would affect all.
+        """Send ``records``; returns early after a signal, or after an error that would affect all records.
 
-        What is sent is committed, also after a signal.
+        With transactions, the sent records are committed, even after a signal.
         """
         self._send(records, per_second)
         if self._transactions is not None and self._transactions.run.state is State.OPEN:
@@ -516,7 +518,7 @@ class Load:
                 return
 
     def drain(self, timeout_s: float) -> None:
-        """Wait for all outcomes, for ``timeout_s`` seconds, or a few after a signal."""
+        """Wait for all outcomes, at most ``timeout_s`` seconds, or a few seconds after a signal."""
         deadline_s = monotonic_s() + timeout_s
         hurried = False
         while (left_s := deadline_s - monotonic_s()) > 0:
@@ -550,7 +552,7 @@ def file_payloads(path: str, delimiter: bytes) -> list[bytes]:
     """The records of a file.
 
     Raises:
-        KafkaConfigurationError: It can't be read, or has none.
+        KafkaConfigurationError: The file can't be read, or has no records.
     """
     try:
         with open(path, "rb") as file:

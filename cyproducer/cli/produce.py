@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
-"""How long records are waited for after a signal."""
+"""How long to wait for records after a signal."""
 CLOSE_TIMEOUT_S = 5.0
 
 DESCRIPTION = """\
@@ -237,7 +237,7 @@ def _produce(
 
 
 def _drain(producer: KafkaProducer, lines: LineProducer) -> None:
-    # By then every record has its outcome.
+    # By the end of this time, every record has its outcome.
     longest_s = producer.config.delivery_timeout_ms / 1000 + 30
     lines.drain(longest_s, INTERRUPTED_DRAIN_TIMEOUT_S)
 
@@ -253,7 +253,7 @@ def _end(
     failures: Failures,
     interrupts: Interrupts,
 ) -> None:
-    """Commits if everything was read and delivered, else aborts."""
+    """Commits if everything was read and delivered; otherwise aborts."""
     if not (_incomplete(lines, failures) or interrupts.requested):
         _drain(producer, lines)
     if _incomplete(lines, failures) or interrupts.requested:
@@ -283,7 +283,7 @@ def _summary(lines: LineProducer, failures: Failures, elapsed_s: float) -> Itera
 def _transaction_summary(
     state: State, lines: LineProducer, failures: Failures, elapsed_s: float
 ) -> Iterator[str]:
-    # Without a commit it says nothing of records that were delivered: no reader will see them.
+    # Without a commit, the summary does not count delivered records: no reader will see them.
     if state is not State.COMMITTING:
         committed = lines.delivered if state is State.COMMITTED else 0
         rate = committed / elapsed_s if elapsed_s > 0 else 0.0
@@ -297,7 +297,7 @@ def _transaction_summary(
 
 
 def line_format(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Format:
-    """The format that the options ask for. Options that contradict each other are wrong usage."""
+    """The format that the options select. Options that contradict each other are wrong usage."""
     text_only = {
         "-K/--key-separator": options.key_separator is not None,
         "--parse-headers": options.parse_headers,

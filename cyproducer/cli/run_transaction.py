@@ -1,7 +1,7 @@
-"""The transactions of a command: begins them, commits or aborts them within bounds, and says how each ended.
+"""Begins a command's transactions, commits or aborts them within time limits, and reports their outcomes.
 
-Owns the waiting for the end of a transaction, which a signal shortens. Does not own what is sent in it, or
-which end it is to have. Runs on the main thread, where Python delivers signals.
+Owns the wait for the end of a transaction, which a signal shortens. Does not own the records that are sent in
+it, or the decision to commit or abort. Runs on the main thread, where Python delivers signals.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 SLICE_S = 0.5
-"""A signal is noticed after this time: a call itself would wait for its whole timeout."""
+"""A signal is noticed within this time: a call itself would wait for its whole timeout."""
 
 
 class State(enum.Enum):
-    """How far a transaction is."""
+    """The state of a transaction."""
 
     NONE = enum.auto()
     OPEN = enum.auto()
     COMMITTING = enum.auto()
-    """It may be committed."""
+    """A commit was requested, and its outcome is not known: the transaction may be committed."""
     COMMITTED = enum.auto()
     ABORTED = enum.auto()
 
@@ -42,7 +42,8 @@ class RunTransaction:
 
     Args:
         producer: Has a transactional id, and ``init_transactions()`` has succeeded.
-        interrupts: After a signal, an end is awaited for ``interrupted_timeout_s`` at most.
+        interrupts: After a signal, the wait for the end of a transaction takes at most
+            ``interrupted_timeout_s``.
         interrupted_timeout_s: In seconds.
     """
 
@@ -60,7 +61,7 @@ class RunTransaction:
         """Begin a transaction.
 
         Raises:
-            ApplicationRecoverableError: Another producer has taken the transactional id over.
+            ApplicationRecoverableError: Another producer has taken over the transactional id.
         """
         self._producer.begin_transaction()
         self.state, self.error = State.OPEN, None
@@ -68,17 +69,18 @@ class RunTransaction:
     def commit(self) -> bool:
         """Commit, or abort if the producer refuses to commit; returns whether it is committed.
 
-        Waits at most for ``delivery_timeout_ms`` and ``max_block_ms``, and for ``max_block_ms`` for an abort.
+        Waits at most ``delivery_timeout_ms`` plus ``max_block_ms`` for a commit, and at most ``max_block_ms``
+        for an abort.
 
         Raises:
-            KeyboardInterrupt: A second signal came. `state` says how far the transaction is.
+            KeyboardInterrupt: A second signal was received. `state` has the state of the transaction.
         """
         self.state = State.COMMITTING
         try:
             self._awaited(self._producer.commit_transaction, self._delivery_s + self._max_block_s)
         except AbortableError as error:
             self.error = error
-            # Only the abort shows whether the coordinator has taken a commit whose response was lost.
+            # Only the abort shows whether the coordinator accepted a commit whose response was lost.
             self._abort()
         except KafkaError as error:
             self.error = error
@@ -87,15 +89,15 @@ class RunTransaction:
         return self.state is State.COMMITTED
 
     def abort(self) -> None:
-        """Abort a transaction that was not to be committed before. Waits at most for ``max_block_ms``.
+        """Abort a transaction for which `commit` was not called. Waits at most ``max_block_ms``.
 
         Raises:
-            KeyboardInterrupt: A second signal came.
+            KeyboardInterrupt: A second signal was received.
         """
         self._abort()
 
     def ended(self, records: int) -> str | None:
-        """What has become of the transaction and the ``records`` in it; None if nothing is to be told."""
+        """The outcome of the transaction and the ``records`` in it; None if there is nothing to report."""
         cause = "" if self.error is None else f" ({one_line(self.error)})"
         if self.state in (State.NONE, State.COMMITTED):
             return None
@@ -123,7 +125,8 @@ class RunTransaction:
             self.state = State.ABORTED
 
     def _awaited(self, end: Callable[[float], None], timeout_s: float) -> None:
-        """Call ``end``, which joins what an earlier call has begun, until it returns or the time is over."""
+        """Call ``end`` until it returns or the time is over. Each call joins the operation that an earlier
+        call has begun."""
         deadline_s = monotonic_s() + timeout_s
         while True:
             if self._interrupts.requested:

@@ -1,7 +1,7 @@
 """Options of the commands that connect to a cluster, and the producer's options that follow from them.
 
-Owns their names on the command line, files of properties, and the order in which they override each other.
-Does not own what they mean (``config``). Pure, but for reading the files.
+Owns their names on the command line, properties files, and the order in which options override each other.
+Does not own their meaning (``config``). Pure, except for reading the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cyproducer.records.codecs import CODECS
 
 COMPRESSIONS = tuple(codec.name for codec in CODECS)
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-"""Seconds."""
+"""The units of a duration, in seconds."""
 
 
 def add_connection_options(parser: argparse.ArgumentParser, sends: bool = True) -> None:
@@ -90,7 +90,7 @@ def add_connection_options(parser: argparse.ArgumentParser, sends: bool = True) 
 
 
 def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """`KafkaProducer`'s arguments.
+    """The arguments of `KafkaProducer`.
 
     Raises:
         KafkaConfigurationError: A file can't be read, or no broker is named.
@@ -111,7 +111,7 @@ def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
     if options.linger_ms is not None:
         settings["linger_ms"] = options.linger_ms
     for name, value in (*options.properties, *options.option):
-        # An unknown name stays: the producer's own error says what it may have meant.
+        # Keep an unknown name: the producer's own error suggests what was meant.
         settings[_own_name(name) or name] = value
     if isinstance(protocol := settings.get("security_protocol"), str):
         # librdkafka also accepts it in lower case.
@@ -122,7 +122,8 @@ def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_name(name: str) -> str | None:
-    """kafka-python's name of an option, given that, Java's, or librdkafka's with the same values."""
+    """The kafka-python name of an option, given that name, the Java name, or the name of a librdkafka option
+    with the same values."""
     name = name.removeprefix("topic.")
     if (own := option_name(name)) is not None:
         return own
@@ -139,7 +140,7 @@ def _hidden(name: str, value: str) -> Any:
 
 
 def _file_settings(option: str, path: str, parse: Callable[[bytes], dict[str, str]]) -> dict[str, Any]:
-    """The options in a file, by kafka-python's names. Reports those that no producer has."""
+    """The options in a file, by their kafka-python names. Reports those that are not producer options."""
     try:
         with open(path, "rb") as file:
             found = {key: _hidden(key, value) for key, value in parse(file.read()).items()}
@@ -155,14 +156,14 @@ def _file_settings(option: str, path: str, parse: Callable[[bytes], dict[str, st
 
 
 def _plain_properties(data: bytes) -> dict[str, str]:
-    """kcat's format: no escapes, and no lines that continue."""
+    """Parses kcat's format, which has no escapes and no continuation lines."""
     found: dict[str, str] = {}
     for number, line in enumerate(data.decode("utf-8-sig", "surrogateescape").split("\n"), 1):
         name, separator, value = line.strip().partition("=")
         if not name or name.startswith("#"):
             continue
         if not separator:
-            # The line is not shown, nor kept in this frame: it may be a password.
+            # Neither show the line nor keep it in this frame: it may be a password.
             del data, line, name, found
             raise ValueError(f"line {number} is not NAME=VALUE")
         found[name.rstrip()] = value.lstrip()

@@ -1,4 +1,4 @@
-"""Implements ``cyproducer spark-recover``: shows and ends what exactly-once writes from Spark have left.
+"""Implements ``cyproducer spark-recover``: shows and ends what exactly-once writes from Spark left behind.
 
 Owns options, output and exit codes. ``cyproducer.spark.exactly_once.recovery`` does the work.
 """

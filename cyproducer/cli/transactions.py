@@ -1,7 +1,7 @@
 """Implements ``cyproducer transactions``: lists, describes, commits and aborts transactions.
 
-Owns options, output and exit codes. ``cyproducer.transactions`` does the work. What was found and done goes
-to stdout, messages go to stderr. Exit codes beside those of `main`: see EPILOG.
+Owns options, output and exit codes. ``cyproducer.transactions`` does the work. Results are written to stdout,
+messages to stderr. For exit codes in addition to those of `main`, see EPILOG.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _add_end(parser: argparse.ArgumentParser, what: str) -> None:
 
 def transactions(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run ``transactions`` with the given options; returns the exit code."""
-    # Before connecting, so that wrong usage is told at once.
+    # Before connecting, so that wrong usage is reported at once.
     prepared = _prepared(options, parser) if options.action in ("commit", "abort") else []
     settings = producer_settings(options)
     # Imported here: it takes longer than parsing the command line.
@@ -144,7 +144,7 @@ def transactions(options: argparse.Namespace, parser: argparse.ArgumentParser) -
         if options.action == "commit":
             ended = admin.commit_all(prepared, options.timeout)
         else:
-            # Whoever is named by its identity may still be writing.
+            # A producer that is named by its identity may still be writing.
             fence = options.transactional_id is not None
             ended = admin.abort_all(prepared, options.timeout, fence=fence)
         _print(options, ENDED_HEAD, [_ended_row(each) for each in ended], map(_ended_json, ended))
@@ -152,7 +152,7 @@ def transactions(options: argparse.Namespace, parser: argparse.ArgumentParser) -
 
 
 def _prepared(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[PreparedTransaction]:
-    """The transactions that the options name; none for all those with a prefix."""
+    """The transactions that the options name; none if the options select all transactions with a prefix."""
     identity = [getattr(options, name) for name in IDENTITY]
     if (prefix := getattr(options, "prefix", None)) is not None:
         if options.file is not None or identity != [None] * 3:
@@ -168,7 +168,7 @@ def _prepared(options: argparse.Namespace, parser: argparse.ArgumentParser) -> l
         return [_read(parser, "the command line", json.dumps(dict(zip(IDENTITY, identity, strict=True))))]
     where, text = _input(options.file or "-", parser)
     try:
-        # In case that one is written over several lines.
+        # A single transaction may be written over several lines.
         json.loads(text)
         lines = [text]
     except ValueError:
@@ -259,7 +259,7 @@ def _abort_open(options: argparse.Namespace, admin: TransactionAdmin) -> int:
         done = {"outcome": "open" if ended is None else ended.outcome.value}
         lines.append(_described_json(transaction) | done)
     _print(options, ("TRANSACTIONAL ID", "PRODUCER ID", "EPOCH", "OUTCOME"), rows, lines)
-    # Whatever the end of one was that its producer has ended meanwhile: it is not open any more.
+    # A transaction that its producer has ended in the meantime is not open any more, whatever its outcome.
     return 0
 
 
@@ -286,7 +286,8 @@ def _described_json(found: DescribedTransaction) -> dict[str, Any]:
 
 
 def _json_line(fields: dict[str, Any]) -> str:
-    # The only control character that JSON leaves as it is. Escaped by say(), it would be no JSON.
+    # This is the only control character that JSON does not escape. If say() escaped it, the line would not be
+    # valid JSON.
     return json.dumps(fields).replace("\x7f", r"\u007f")
 
 
