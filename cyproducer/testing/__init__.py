@@ -1,4 +1,4 @@
-"""Helps users test code that produces: a producer without a broker, and a broker without Java or Docker."""
+"""Helps test code that sends records: a producer without a broker, and a broker without Java or Docker."""
 
 from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
 from cyproducer.testing.mock_producer import MockProducer, MockRecord

@@ -1,7 +1,7 @@
-"""``EmbeddedBroker``: a Kafka cluster for tests, demos and laptops, in Python and in memory.
+"""``EmbeddedBroker``: an in-memory Kafka cluster in Python, for tests, demos and laptops.
 
 Owns its public API, and the names of requests and errors in it. Does not own the cluster
-(``testing/broker``), which runs on a thread or in a process of its own.
+(``testing/broker``), which runs on a separate thread or in a separate process.
 
 As a pytest fixture::
 
@@ -29,7 +29,8 @@ from cyproducer.testing.stored_record import StoredRecord
 if TYPE_CHECKING:
     from cyproducer.testing.broker.runner import ClusterProcess, ClusterThread
 
-# Where kafka-python's name, which is the class's ``message``, is not the protocol guide's of today.
+# Error codes whose kafka-python name, which is the class's ``message``, differs from the name in the current
+# protocol guide.
 _NAMES_IN_THE_GUIDE: Final = {
     -1: "UNKNOWN_SERVER_ERROR",
     6: "NOT_LEADER_OR_FOLLOWER",
@@ -39,58 +40,59 @@ _NAMES_IN_THE_GUIDE: Final = {
 ERRORS: Final = {str(error.message): code for code, error in kafka_errors.items() if code} | {
     name: code for code, name in _NAMES_IN_THE_GUIDE.items()
 }
-"""The names of error codes: the protocol guide's, and those that this package's errors have."""
+"""Name -> error code. Has the names in the protocol guide and the names of this package's errors."""
 _ALWAYS: Final = -1
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class EmbeddedBrokerError(RuntimeError):
-    """The embedded broker could not carry out a call; the message says which one and why."""
+    """The embedded broker could not carry out a call; the message names the call and the reason."""
 
 
 class EmbeddedBroker:
     """One or more brokers on free ports of 127.0.0.1, with Kafka's protocol and no disk.
 
-    Clients of Kafka connect to it as to a Kafka 4.1: producers with idempotence and transactions of both
-    protocols, readers of committed records, and administration. ``docs/testing.md`` has a table of what it
-    does, and of what is not as in Kafka: topics are in memory, and there is no replication.
+    Kafka clients connect to it as to Kafka 4.1: producers with idempotence and transactions of both protocol
+    versions, consumers of committed records, and admin clients. ``docs/testing.md`` has a table of the
+    supported features and of the differences from Kafka: topics are in memory, and there is no replication.
 
-    Everything is kept until ``stop()``, unless ``max_bytes`` bounds it. ``records()`` returns what was
-    written. ``fail``, ``cut``, ``throttle``, ``delay``, ``take_down``, ``move_leader`` and
-    ``move_coordinator`` cause trouble.
+    All records are kept until ``stop()``, unless ``max_bytes`` limits them. ``records()`` returns the records
+    that were written. ``fail``, ``cut``, ``throttle``, ``delay``, ``take_down``, ``move_leader`` and
+    ``move_coordinator`` inject faults.
 
     Can be used as a context manager. Thread-safe.
 
     Args:
         brokers: Number of brokers; their ids are 1, 2, ...
         partitions: Number of partitions of a topic that is created without a number, or on demand.
-        topics: Topics to create at the start, name to number of partitions.
-        port: The first broker's port; the others have the ports behind it. 0: free ports.
-        auto_create: Whether a topic that a client asks for is created (``auto.create.topics.enable``).
-        max_bytes: How many bytes all logs together may hold. A broker that is full refuses records with
-            POLICY_VIOLATION and says why. None: no limit.
-        kafka_version: The release whose versions of requests, and protocol of transactions, the brokers have:
+        topics: Topics to create at the start: topic name -> number of partitions.
+        port: The first broker's port; the other brokers use the following ports. 0: free ports.
+        auto_create: Whether a topic is created when a client requests it (``auto.create.topics.enable``).
+        max_bytes: The maximum total size of all logs in bytes. A full broker refuses records with
+            POLICY_VIOLATION and a message with the reason. None: no limit.
+        kafka_version: The Kafka release whose request versions and transaction protocol the brokers support:
             "2.1" to "4.1".
-        security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", for clients' option of that
+        security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", for the clients' option of that
             name.
-        ssl_certfile: A PEM file with the brokers' certificate, for "127.0.0.1". None: one is made, with the
-            package trustme or the command openssl. `ssl_cafile` is for clients.
+        ssl_certfile: A PEM file with the brokers' certificate, for "127.0.0.1". None: the package trustme or
+            the command openssl generates a certificate. `ssl_cafile` is for clients.
         ssl_keyfile: The certificate's private key, without a password.
-        ssl_client_cafile: Clients must have a certificate that this authority has signed. Its subject is the
-            principal, unless there is SASL.
-        users: With SASL, user to password, for PLAIN and SCRAM.
+        ssl_client_cafile: Clients must have a certificate that this authority has signed. The subject of a
+            client's certificate is its principal, unless SASL is used.
+        users: With SASL: user -> password, for PLAIN and SCRAM.
         sasl_mechanisms: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER". None: the first three if
             there are ``users``, and the last one if there is an ``oauth_validator``.
-        oauth_validator: Gets a token and returns the user; raises ``ValueError`` if the token is not good.
-            Called on the broker's thread; with ``process=True`` it must be a function of a module.
-        session_lifetime_ms: After how many milliseconds a client must authenticate again (KIP-368). 0: never.
-        process: Whether it runs in a process of its own instead of a thread of this one. It then starts in
-            about 0.2 s instead of some milliseconds, and does not share this process's GIL. None: only if
-            gevent or eventlet has patched this process.
+        oauth_validator: Receives a token and returns the user; raises ``ValueError`` if the token is invalid.
+            It is called on the broker's thread. With ``process=True``, it must be a module-level function.
+        session_lifetime_ms: The time in milliseconds after which a client must authenticate again (KIP-368).
+            0: never.
+        process: Whether the cluster runs in a separate process instead of on a thread of this process. A
+            process starts in about 0.2 s instead of a few milliseconds, and does not share this process's
+            GIL. None: only if gevent or eventlet has patched this process.
 
     Raises:
-        ValueError: a number is below one, a topic's name is not allowed, or ``kafka_version`` is no release.
+        ValueError: A number is below one, a topic name is not allowed, or ``kafka_version`` is not a release.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class EmbeddedBroker:
         self._running: ClusterThread | ClusterProcess | None = None
         self._bootstrap_servers = ""
 
-    # Its life
+    # Lifecycle
 
     @property
     def bootstrap_servers(self) -> str:
@@ -166,24 +168,24 @@ class EmbeddedBroker:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that it runs in, ``None`` while it does not run."""
+        """The id of the process that the cluster runs in; ``None`` while it is not running."""
         return None if self._running is None else self._running.pid
 
     @property
     def ssl_cafile(self) -> str | None:
-        """The file for clients' ``ssl_cafile``, once a broker with TLS runs that made its certificate."""
+        """The file for the clients' ``ssl_cafile``; ``None`` unless the cluster has generated a certificate."""
         return self._ssl_cafile
 
     def start(self) -> EmbeddedBroker:
         """Start the brokers. Returns when they listen; does nothing if they are already running.
 
         Raises:
-            EmbeddedBrokerError: The process ended at once.
+            EmbeddedBrokerError: The process ended immediately.
             OSError: A port cannot be opened.
         """
         if self._running is not None:
             return self
-        # Imported here: asyncio takes long, and a program may use only MockProducer.
+        # Imported here: importing asyncio takes long, and a program may use only MockProducer.
         from cyproducer.testing.broker import runner
 
         if self._has_tls:
@@ -214,7 +216,7 @@ class EmbeddedBroker:
         return self._files
 
     def stop(self) -> None:
-        """End the brokers and with them all topics; does nothing if they are not running."""
+        """Stop the brokers and discard all topics; does nothing if they are not running."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
@@ -228,13 +230,16 @@ class EmbeddedBroker:
         self.stop()
 
     def _log_requests(self, write: Callable[[str], object]) -> None:
-        """Call ``write`` with a line for each request, on the broker's thread. Not with ``process=True``."""
+        """Call ``write`` with a line for each request, on the broker's thread.
+
+        Not available with ``process=True``.
+        """
         self._call("log_requests", write)
 
     # Topics and records
 
     def create_topic(self, name: str, partitions: int | None = None) -> None:
-        """Create a topic; the default number of partitions is the constructor's.
+        """Create a topic; the default number of partitions is that of the constructor.
 
         Raises:
             EmbeddedBrokerError: The topic already exists, or the broker is not running.
@@ -243,21 +248,21 @@ class EmbeddedBroker:
 
     @property
     def topics(self) -> dict[str, int]:
-        """The topics, name to number of partitions."""
+        """The topics: name -> number of partitions."""
         found: dict[str, int] = self._call("topics")
         return found
 
     def records(
         self, topic: str, partition: int | None = None, *, committed: bool = True, offset: int = 0
     ) -> list[StoredRecord]:
-        """Return the records of a topic, or of one partition, partition by partition, in order.
+        """Return the records of a topic, or of one partition, ordered by partition and offset.
 
         Args:
-            topic: Its name.
-            partition: None for all.
-            committed: Leave out records of transactions that are open or were aborted, as readers with
+            topic: The topic's name.
+            partition: The partition; None for all partitions.
+            committed: Leave out records of open or aborted transactions, as consumers with
                 ``isolation.level=read_committed`` do.
-            offset: The first offset, of each partition.
+            offset: The first offset to return from each partition.
 
         Returns:
             Named tuples: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key``, ``value``,
@@ -270,7 +275,7 @@ class EmbeddedBroker:
         return found
 
     def end_offsets(self, topic: str) -> list[int]:
-        """Return the offset behind the last record of each partition of a topic.
+        """Return the offset after the last record of each partition of a topic.
 
         Raises:
             EmbeddedBrokerError: There is no such topic, or the broker is not running.
@@ -278,10 +283,10 @@ class EmbeddedBroker:
         found: list[int] = self._call("end_offsets", topic)
         return found
 
-    # Trouble
+    # Faults
 
     def fail_next(self, api_key: int, *error_codes: int) -> None:
-        """Make the next requests of one kind fail, one per error code, at any of the brokers.
+        """Make the next requests of one kind fail, one per error code, on any broker.
 
         Args:
             api_key: The kind of request: 0 is Produce, 22 is InitProducerId.
@@ -305,7 +310,7 @@ class EmbeddedBroker:
         partition: int | None = None,
         broker_id: int | None = None,
     ) -> None:
-        """Make the next requests of one kind fail; like `fail_next`, by name.
+        """Make the next requests of one kind fail; like `fail_next`, but with names.
 
         Args:
             request: A request's name in Kafka's protocol: ``"Produce"``, ``"Fetch"``, ``"EndTxn"``, ...
@@ -314,10 +319,10 @@ class EmbeddedBroker:
             times: How many requests fail; -1: all until `clear_faults`.
             topic: Fail only this topic's part of a request.
             partition: Fail only this partition's part.
-            broker_id: Fail only at this broker.
+            broker_id: Fail only on this broker.
 
         Raises:
-            ValueError: A name is unknown, the class belongs to no error code, or ``times`` is 0.
+            ValueError: A name is unknown, the class has no error code, or ``times`` is 0.
             EmbeddedBrokerError: The broker is not running.
         """
         key = _api_key(request)
@@ -328,12 +333,12 @@ class EmbeddedBroker:
     def cut(
         self, request: str, times: int = 1, *, handled: bool = False, broker_id: int | None = None
     ) -> None:
-        """Close the connection at the next requests of one kind, instead of responding.
+        """Close the connection instead of responding to the next requests of one kind.
 
         Args:
             request: As for `fail`.
             times: As for `fail`.
-            handled: Whether the request is carried out before: the records of a Produce are written then,
+            handled: Whether the request is handled first: the records of a Produce request are then written,
                 and only the response is lost.
             broker_id: As for `fail`.
 
@@ -346,7 +351,7 @@ class EmbeddedBroker:
         self._fault("cut after" if handled else "cut before", key, 1, times, broker_id)
 
     def throttle(self, request: str, throttle_ms: int, times: int = 1) -> None:
-        """Throttle the client at its next requests of one kind, for ``throttle_ms`` milliseconds (KIP-219).
+        """Throttle a client's next requests of one kind, each for ``throttle_ms`` milliseconds (KIP-219).
 
         Raises:
             ValueError: The name is unknown, or a number is not positive.
@@ -359,13 +364,13 @@ class EmbeddedBroker:
         self._fault("throttle", key, throttle_ms, times)
 
     def clear_faults(self) -> None:
-        """Undo `fail_next`, `fail`, `cut`, `throttle` and `delay`, as far as they still apply."""
+        """Undo `fail_next`, `fail`, `cut`, `throttle` and `delay`, if they still apply."""
         self._call("clear_faults")
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Make another broker the leader of a partition.
 
-        The old leader refuses records with ``NOT_LEADER_OR_FOLLOWER`` from now on.
+        From then on, the old leader refuses records with ``NOT_LEADER_OR_FOLLOWER``.
 
         Raises:
             ValueError: There is no such broker.
@@ -379,11 +384,11 @@ class EmbeddedBroker:
 
         Args:
             kind: ``"group"`` or ``"transactional_id"``.
-            name: The group's or transactional id's.
+            name: The group id or the transactional id.
             broker_id: The new coordinator.
 
         Raises:
-            ValueError: ``kind`` is another word, or there is no such broker.
+            ValueError: ``kind`` has another value, or there is no such broker.
             EmbeddedBrokerError: The broker is not running.
         """
         if kind not in ("group", "transactional_id"):
@@ -394,7 +399,7 @@ class EmbeddedBroker:
     def take_down(self, broker_id: int) -> None:
         """Close one broker's connections and refuse new ones until `bring_up`.
 
-        Other brokers take over its partitions and what it coordinates, without a loss of records.
+        Other brokers take over its partitions, groups and transactional ids. No records are lost.
 
         Raises:
             EmbeddedBrokerError: There is no such broker, or the cluster is not running.
@@ -412,17 +417,17 @@ class EmbeddedBroker:
     # Rights
 
     def allow(self, principal: str, operation: str, **resource: str) -> None:
-        """Give a principal a right, as an ACL of Kafka does.
+        """Allow a principal an operation, as a Kafka ACL does.
 
-        A topic, group, transactional id or the cluster to which no right was given is open to all, as with
-        ``allow.everyone.if.no.acl.found=true``. Once there is one, only those may use it that have one.
+        A topic, group, transactional id or the cluster without any right is open to all principals, as with
+        ``allow.everyone.if.no.acl.found=true``. Once it has a right, only principals with a right can use it.
         "READ", "WRITE", "DELETE" and "ALTER" include "DESCRIBE".
 
         Args:
-            principal: ``"User:alice"``; ``"User:ANONYMOUS"`` without authentication; ``"User:*"``: all.
+            principal: ``"User:alice"``; ``"User:ANONYMOUS"`` without authentication; ``"User:*"`` for all.
             operation: ``"READ"``, ``"WRITE"``, ``"CREATE"``, ``"DESCRIBE"``, ... or ``"ALL"``.
             resource: One of ``topic="orders"``, ``group="..."``, ``transactional_id="..."``, or
-                ``cluster="kafka-cluster"``. A name may end with ``*``.
+                ``cluster="kafka-cluster"``. A name can end with ``*``.
 
         Raises:
             ValueError: The operation or the kind of resource is unknown.
@@ -431,7 +436,7 @@ class EmbeddedBroker:
         self._right(True, principal, operation, resource)
 
     def deny(self, principal: str, operation: str, **resource: str) -> None:
-        """Deny a principal something, whatever it is allowed; see `allow`."""
+        """Deny a principal an operation, even if the principal is also allowed it; see `allow`."""
         self._right(False, principal, operation, resource)
 
     def clear_rights(self) -> None:
@@ -439,7 +444,7 @@ class EmbeddedBroker:
         self._call("clear_rights")
 
     def set_user(self, name: str, password: str | None) -> None:
-        """Add a user, change its password, or remove it (None). Connections that are open stay."""
+        """Add a user, change its password, or remove it (None). Open connections stay open."""
         self._call("set_user", name, password)
 
     def _right(self, allows: bool, principal: str, operation: str, resource: dict[str, str]) -> None:
@@ -455,7 +460,7 @@ class EmbeddedBroker:
     # Time
 
     def advance(self, milliseconds: float) -> None:
-        """Move the brokers' time forward, so that timeouts of transactions and sessions are over.
+        """Move the brokers' time forward, so that transaction and session timeouts expire.
 
         Raises:
             EmbeddedBrokerError: The broker is not running.
@@ -479,7 +484,7 @@ class EmbeddedBroker:
         self._call("add_fault", kind, api_key, value, times, broker_id, topic, partition)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Calls a function of ``control`` where the cluster runs."""
+        """Calls a function of ``control`` on the thread or in the process where the cluster runs."""
         running = self._running
         if running is None:
             raise EmbeddedBrokerError(f"{name} needs a running embedded broker: call start() first")
@@ -500,7 +505,7 @@ def _authentication(
     validator: Callable[[str], str] | None,
     session_ms: int,
 ) -> dict[str, Any]:
-    """Checks the options of SASL, and returns those of ``Access``."""
+    """Checks the SASL options, and returns the arguments of ``Access``."""
     if security_protocol not in _PROTOCOLS:
         raise ValueError(f"security_protocol={security_protocol!r}: must be one of {', '.join(_PROTOCOLS)}")
     if "SASL" not in security_protocol:

@@ -1,12 +1,12 @@
-"""``MockProducer``: a ``KafkaProducer`` without a network, for tests of programs that produce.
+"""``MockProducer``: a ``KafkaProducer`` without a network, for tests of programs that send records.
 
-Owns the history of sent records, what of it was committed, the order and the offsets of outcomes, and the
-exceptions that a test asks for. Does not own checking and serializing records, futures or callbacks: those
-are ``KafkaProducer``'s own, over its accumulator; and so are transactions (``mock_transactions``). Only the
-sender is missing: each record is a batch of its own, and the test, or ``send()`` itself, gives it its outcome
-(``outcomes``).
+Owns the history of sent records, which of them were committed, the order and the offsets of outcomes, and the
+exceptions that a test requests. Does not own checking and serializing records, futures or callbacks: these
+are ``KafkaProducer``'s own, with its accumulator. Transactions are also its own (``mock_transactions``). Only
+the sender is missing: each record is a separate batch, and the test, or ``send()`` itself, sets the outcome
+of the batch (``outcomes``).
 
-``MockRuntime.lock`` guards the history, the topics and all outcomes. No callback runs with it held.
+``MockRuntime.lock`` guards the history, the topics and all outcomes. No callback runs while it is held.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ else:
     K = V = Any
 
 UNLIMITED = 1 << 40
-"""Of memory and of pending callbacks: ``send()`` would wait for a sender that does not exist."""
+"""The limit of buffer memory and of pending callbacks. With a lower limit, ``send()`` would wait for a sender
+that does not exist."""
 
 
 _IN_TRANSACTION = (
@@ -59,8 +60,9 @@ Positions = dict[str, dict[TopicPartition, OffsetAndMetadata]]
 class MockRecord(ProducerRecord):
     """A record as it was given to ``send()``, equal to the ``ProducerRecord`` with the same fields.
 
-    ``serialized_key`` and ``serialized_value`` are the bytes that Kafka would have got, or None. ``future``
-    is what ``send()`` or ``send_many()`` has returned; ``future.partition`` is the chosen partition.
+    ``serialized_key`` and ``serialized_value`` are the bytes that would have been sent to Kafka, or None.
+    ``future`` is the future that ``send()`` or ``send_many()`` returned; ``future.partition`` is the chosen
+    partition.
     """
 
     serialized_key: bytes | None
@@ -69,7 +71,7 @@ class MockRecord(ProducerRecord):
 
 
 class _Client:
-    """What a producer asks its ``NetworkClient`` for, answered at once. Thread-safe."""
+    """The methods of ``NetworkClient`` that a producer uses. All of them return at once. Thread-safe."""
 
     def __init__(self, runtime: MockRuntime, transactions: MockTransactions | None) -> None:
         self._topics = runtime.topics
@@ -84,7 +86,7 @@ class _Client:
         return ClusterView({}, views, None, None)
 
     def refresh_topic(self, name: str, timeout_s: float) -> None:
-        """The partitions are those that the test has set: there is nothing to ask."""
+        """Does nothing: the test has set the partitions."""
 
     def wait_ready(self, timeout_s: float) -> None:
         """Always ready."""
@@ -100,7 +102,7 @@ class _Client:
 
 
 class MockRuntime(Runtime):
-    """A producer's runtime without a sender thread: nothing has an outcome until it is given one."""
+    """A producer's runtime without a sender thread: a record has no outcome until a call sets one."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class MockRuntime(Runtime):
         """
         Args:
             config: the producer's options.
-            partitioner: what the option ``partitioner`` means.
+            partitioner: the partitioner that the option ``partitioner`` selects.
             topics: name -> number of partitions, shared with the producer; grows with every topic used.
         """
         # Reentrant: a signal handler or a finalizer may send.
@@ -119,7 +121,7 @@ class MockRuntime(Runtime):
         self.topics = topics
         #: (topic, partition) -> the next offset.
         self._offsets: dict[tuple[str, int], int] = {}
-        # One record per batch, and nothing waits.
+        # One record per batch, and no call waits.
         alone = copy.copy(config)
         limits = {"batch_size": 0, "buffer_memory": UNLIMITED, "max_pending_callbacks": UNLIMITED}
         alone._values = config._values | limits
@@ -137,7 +139,7 @@ class MockRuntime(Runtime):
         """Starts no thread."""
 
     def apply(self, name: str) -> None:
-        """Gives the accumulator the topic's partitions; a topic that is not in ``topics`` gets one."""
+        """Passes the topic's partitions to the accumulator; a topic that is not in ``topics`` gets one."""
         with self.lock:
             self.sender.apply_topic(name, b"", [NODE] * self.topics.setdefault(name, 1))
 
@@ -179,7 +181,8 @@ class MockRuntime(Runtime):
         return super().end_transaction(event, timeout_s)
 
     def close(self, timeout_s: float, unasked: bool = False) -> int:
-        """Acknowledges every record; with a timeout of 0 they fail, as no sender would have the time.
+        """Acknowledges every record. With a timeout of 0, the records fail, because a sender would not have
+        enough time.
 
         An open transaction is aborted.
         """
@@ -197,27 +200,27 @@ class MockRuntime(Runtime):
 class MockProducer(KafkaProducer[K, V]):
     """A ``KafkaProducer`` that keeps its records instead of sending them. Needs no broker and no network.
 
-    Options, arguments, checks, serializers, interceptors, partitioners, futures and errors are
-    ``KafkaProducer``'s own. Nothing waits: memory is not limited, and a topic that is not in ``partitions``
+    Options, arguments, checks, serializers, interceptors, partitioners, futures and errors are those of
+    ``KafkaProducer``. No call waits: buffer memory is not limited, and a topic that is not in ``partitions``
     gets one partition. ``send_arrow()`` is not available. Thread-safe.
 
-    With a ``transactional_id`` it has transactions: what is allowed when, and the errors, are
-    ``KafkaProducer``'s own, and the coordinator agrees at once. A commit acknowledges the pending records, an
-    abort fails them. See `history`, `uncommitted`, `aborted` and `fence`.
+    With a ``transactional_id``, it supports transactions. The calls that are allowed in each state, and the
+    errors, are those of ``KafkaProducer``, and the coordinator agrees at once. A commit acknowledges the
+    pending records, an abort fails them. See `history`, `uncommitted`, `aborted` and `fence`.
 
-    After a fork the child has a copy of the history, and the pending records stay the parent's.
+    After a fork, the child has a copy of the history. The pending records belong only to the parent.
 
     Args:
         auto_complete: Whether ``send()`` acknowledges the record before it returns. If not, records stay
             pending until `complete_next`, `error_next`, ``flush()`` or ``close()``.
-        partitions: Name of a topic -> number of its partitions; see `set_partitions`.
+        partitions: Topic name -> number of partitions; see `set_partitions`.
         configs: ``KafkaProducer``'s options.
 
     Attributes:
         send_exception: Unless None, ``send()`` and ``send_many()`` raise it instead of accepting a record.
         flush_exception: Unless None, ``flush()`` raises it instead of acknowledging the pending records.
-        init_transactions_exception: Unless None, ``init_transactions()`` raises it and does nothing else; so
-            too for the calls below.
+        init_transactions_exception: Unless None, ``init_transactions()`` raises it and does nothing else. The
+            attributes below work in the same way.
         begin_transaction_exception: For ``begin_transaction()``.
         send_offsets_to_transaction_exception: For ``send_offsets_to_transaction()``.
         commit_transaction_exception: For ``commit_transaction()``.
@@ -255,7 +258,7 @@ class MockProducer(KafkaProducer[K, V]):
         self._uncommitted_offsets: Positions = {}
         self._sent_offsets = False
         self._commits = 0
-        #: How the last transaction has ended, until the next one begins.
+        #: How the last transaction ended, until the next one begins.
         self._ended_by: Event | None = None
         super().__init__(**configs)
 
@@ -271,7 +274,7 @@ class MockProducer(KafkaProducer[K, V]):
     def history(self) -> list[MockRecord]:
         """Returns the accepted records in order, failed ones included.
 
-        With a ``transactional_id``: those of committed transactions only.
+        With a ``transactional_id``, returns only the records of committed transactions.
         """
         with self._mock.lock:
             return list(self._history)
@@ -287,9 +290,9 @@ class MockProducer(KafkaProducer[K, V]):
             return list(self._aborted)
 
     def clear(self) -> None:
-        """Empties the history, also of what is not committed, was aborted, and the offsets of groups.
+        """Removes the records from the history, including uncommitted and aborted ones, and group offsets.
 
-        Pending records stay pending, and the offsets of records go on. An open transaction stays open.
+        Pending records stay pending, and record offsets are not reset. An open transaction stays open.
         """
         with self._mock.lock:
             for kept in (self._history, self._uncommitted, self._aborted):
@@ -299,9 +302,9 @@ class MockProducer(KafkaProducer[K, V]):
             self._sent_offsets = False
 
     def fence(self) -> None:
-        """Lets a newer producer take the ``transactional_id`` over.
+        """Simulates a newer producer that takes over the ``transactional_id``.
 
-        Pending records fail, and each call from now on, ``send()`` included, raises ``ProducerFencedError``.
+        Pending records fail, and each later call, including ``send()``, raises ``ProducerFencedError``.
         Raises ``IllegalStateError`` before ``init_transactions()``.
         """
         transactions = self._mock.transactions
@@ -318,7 +321,7 @@ class MockProducer(KafkaProducer[K, V]):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: begun, and neither committed nor aborted, and not fenced."""
+        """Whether a transaction is open: begun, and not committed, aborted or fenced."""
         return self._state() in _IN_TRANSACTION
 
     @property
@@ -333,17 +336,17 @@ class MockProducer(KafkaProducer[K, V]):
 
     @property
     def commit_count(self) -> int:
-        """How many transactions were committed."""
+        """The number of committed transactions."""
         return self._commits
 
     @property
     def sent_offsets(self) -> bool:
-        """Whether the last transaction has got offsets from ``send_offsets_to_transaction()``."""
+        """Whether ``send_offsets_to_transaction()`` has added offsets to the last transaction."""
         return self._sent_offsets
 
     @property
     def committed_offsets(self) -> Positions:
-        """The offsets that committed transactions have committed: {group id: {TopicPartition: offset}}."""
+        """The offsets of committed transactions: {group id: {TopicPartition: offset}}."""
         with self._mock.lock:
             return copy.deepcopy(self._committed_offsets)
 
@@ -361,7 +364,7 @@ class MockProducer(KafkaProducer[K, V]):
         """Acknowledges the oldest pending record and waits for its callbacks.
 
         Returns False if no record is pending. Raises ``KafkaTimeoutError`` if the callbacks have not returned
-        within ``max_block_ms``. In a callback it does not wait.
+        within ``max_block_ms``. Does not wait if a callback calls it.
         """
         return self._called_back(self._mock.acknowledge())
 
@@ -380,7 +383,7 @@ class MockProducer(KafkaProducer[K, V]):
         return found
 
     def set_partitions(self, topic: str, number: int) -> None:
-        """Sets the number of a topic's partitions, at any time."""
+        """Sets the number of a topic's partitions. Can be called at any time."""
         with self._mock.lock:
             self._topics[topic] = _checked(topic, number)
             self._mock.apply(topic)
@@ -396,7 +399,7 @@ class MockProducer(KafkaProducer[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """``send()``, which never waits."""
+        """Calls ``send()``, which never waits."""
         return self.send(topic, value, key, headers, partition, timestamp_ms)
 
     def _accept(
@@ -414,7 +417,7 @@ class MockProducer(KafkaProducer[K, V]):
             if self.send_exception is not None:
                 raise self.send_exception
             future = super()._accept(record, topic, value, key, headers, partition, timestamp_ms)
-            # One that was refused, for example as too large, was not accepted.
+            # A record that was refused, for example because it is too large, was not accepted.
             if not future.failed():
                 self._keep(record, key, value, future)
                 if self.auto_complete:
@@ -466,7 +469,7 @@ class MockProducer(KafkaProducer[K, V]):
         return future
 
     def send_arrow(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Raises ``IllegalStateError``: the rows of a table are no Python objects that could be kept."""
+        """Raises ``IllegalStateError``: the rows of a table are not Python objects that could be kept."""
         raise IllegalStateError("a MockProducer has no send_arrow(): test with an EmbeddedBroker")
 
     def flush(self, timeout: float | None = None) -> None:
@@ -487,7 +490,7 @@ class MockProducer(KafkaProducer[K, V]):
             super().begin_transaction()
             self._ended_by = None
             self._sent_offsets = False
-            # A forked child has its parent's.
+            # A forked child has those of its parent.
             self._uncommitted.clear()
             self._uncommitted_offsets.clear()
 
@@ -495,7 +498,7 @@ class MockProducer(KafkaProducer[K, V]):
         """``KafkaProducer.send_offsets_to_transaction``, which every group accepts at once."""
         self._raise(self.send_offsets_to_transaction_exception)
         positions = read_offsets(offsets)
-        # Not under the lock: it may log a warning.
+        # Do not hold the lock here, because this call may log a warning.
         super().send_offsets_to_transaction(positions, group, timeout)
         with self._mock.lock:
             if positions:
@@ -510,7 +513,7 @@ class MockProducer(KafkaProducer[K, V]):
         return result
 
     def _settle(self, event: Event) -> None:
-        """The transaction was committed or aborted."""
+        """Notes that the transaction was committed or aborted."""
         with self._mock.lock:
             self._ended_by = event
             if event is Event.COMMIT:
@@ -532,7 +535,7 @@ class MockProducer(KafkaProducer[K, V]):
         before = self._state()
         super().close(timeout)
         if before in _IN_TRANSACTION and not self.in_transaction:
-            # A commit that has timed out goes on.
+            # A commit that has timed out continues.
             self._settle(Event.COMMIT if before is State.COMMITTING else Event.ABORT)
 
     def metrics(self, raw: bool = False) -> dict[Any, Any]:

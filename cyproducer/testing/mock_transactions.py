@@ -1,9 +1,10 @@
-"""The transactions of a ``MockProducer``: ``KafkaProducer``'s own, with a coordinator that agrees at once.
+"""The transactions of a ``MockProducer``: those of ``KafkaProducer``, with a coordinator that always agrees.
 
-Owns the coordinator's answers. Does not own what is allowed when, or which error comes of it
-(``control/transaction_machine``), or what becomes of the records (``clients/transaction_client``).
+Owns the coordinator's responses, which are immediate. Does not own which calls are allowed in which state, or
+the resulting errors (``control/transaction_machine``), or the outcome of the records
+(``clients/transaction_client``).
 
-There is no sender thread: each call is carried out by the thread that makes it, under the runtime's lock.
+There is no sender thread: the calling thread carries out each call, under the runtime's lock.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ WHERE = "the mock's coordinator"
 
 
 class MockTransactions(TransactionClient):
-    """The calls of one producer, which are complete when they return. Thread-safe."""
+    """The transaction calls of one producer. Each call is complete when it returns. Thread-safe."""
 
     def __init__(self, config: ProducerConfig, sender: Sender, lock: threading.RLock) -> None:
         """
         Args:
             config: the producer's options.
             sender: accepts and refuses records; its thread does not run.
-            lock: guards everything, in place of the loop lock.
+            lock: guards everything, instead of the loop lock.
         """
-        # Nothing is sent, so nothing is retried and no broker is looked for.
+        # Nothing is sent, so there are no retries and no lookups of brokers.
         no_connector, no_nodes = cast("Connector", None), list[int]
         super().__init__(
             config,
@@ -74,9 +75,9 @@ class MockTransactions(TransactionClient):
         self._wrote_in = 0
 
     def _run(self) -> None:
-        """Carries out what the calls ask for."""
+        """Carries out the pending requests of the calls."""
         with self._lock:
-            # The time makes no difference: nothing is late, and nothing is tried again.
+            # The time does not matter: no request times out, and none is retried.
             self.tick(0.0)
 
     def _submit(self, call: Call) -> Call:
@@ -95,14 +96,14 @@ class MockTransactions(TransactionClient):
         self._run()
 
     def note_accepted(self, topic: str) -> None:
-        """A record was accepted, which the transaction writes. The lock is held."""
+        """Notes that a record was accepted into the transaction. The caller holds the lock."""
         if self._wrote_in != self.machine.number:
             self._wrote_in = self.machine.number
-            # Which partition it is makes no difference to this coordinator.
+            # The partition does not matter to this coordinator.
             self.machine.join([(topic, 0)])
 
     def fail(self, error: BaseException) -> None:
-        """A record has failed, or the producer has, if the error is that of a code that is fatal."""
+        """Notes that a record has failed, or that the producer has failed if the error's code is fatal."""
         with self._lock:
             self.machine.fail(error, getattr(error, "errno", None) or 0)
             self._run()
@@ -110,7 +111,7 @@ class MockTransactions(TransactionClient):
     # The coordinator
 
     def _connection(self, request: Request, now_ms: float) -> tuple[Connection | None, float]:
-        # Any object: nothing is sent on it.
+        # Any object will do: nothing is sent on it.
         return cast("Connection", self), 0
 
     def _send(self, request: Request, connection: Connection, now_ms: float) -> bool:
@@ -137,6 +138,6 @@ class MockTransactions(TransactionClient):
             case EndTxn():
                 machine.on_ended(EndTxnResponse(0, 0), WHERE, now_ms)
             case _:
-                # Then it is that of the first protocol.
+                # An unknown level means the first version of the transaction protocol.
                 assert isinstance(request, AskLevel)
                 machine.on_level_unknown(now_ms)

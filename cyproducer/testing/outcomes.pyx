@@ -1,7 +1,7 @@
-"""Gives an accumulator's batches their outcome without a sender, for ``MockProducer``.
+"""Acknowledges or fails an accumulator's batches without a sender, for ``MockProducer``.
 
-Does not own the order of the outcomes or the offsets. The batches were never in a request. The caller lets
-only one thread in at a time, because no other thread may free the batch meanwhile.
+Does not own the order of the outcomes or the offsets. The batches were never in a request. The caller must
+serialize the calls, because no other thread may free the batch in the meantime.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -14,7 +14,7 @@ from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 def oldest(RecordAccumulator accumulator not None):
-    """The topic and the partition of the oldest batch, or None. Closes the batch for more records."""
+    """The topic and the partition of the oldest batch, or None. Closes the batch to further records."""
     cdef Batch* b = accumulator.overdue(INT64_MAX)
     if b == NULL:
         return None
@@ -22,12 +22,12 @@ def oldest(RecordAccumulator accumulator not None):
 
 
 def acknowledge_oldest(RecordAccumulator accumulator not None, int64_t offset):
-    """Acknowledges the oldest batch; ``offset`` is that of its first record."""
+    """Acknowledges the oldest batch; ``offset`` is the offset of its first record."""
     cdef Incomplete a = accumulator
     cdef Batch* b = a.overdue(INT64_MAX)
     if b == NULL:
         raise IndexError("no batch is incomplete")
-    # Before it leaves the accumulator: when a flush returns, every future must be done.
+    # Acknowledge the batch before it leaves the accumulator: when a flush returns, every future must be done.
     a.acknowledge(b, offset, -1)
     pthread_mutex_lock(&a.c.lock)
     withdraw(&a.c, b.partition)
