@@ -173,7 +173,7 @@ class EmbeddedBroker:
 
     @property
     def ssl_cafile(self) -> str | None:
-        """The file for the clients' ``ssl_cafile``; ``None`` unless the cluster has generated a certificate."""
+        """The file for the clients' ``ssl_cafile``; None unless the cluster has generated a certificate."""
         return self._ssl_cafile
 
     def start(self) -> EmbeddedBroker:

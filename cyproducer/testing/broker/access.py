@@ -1,7 +1,7 @@
-"""Who may connect to an embedded cluster, and do what.
+"""Authentication and authorization of an embedded cluster.
 
-Owns SASL's requests, the principal of a connection, the end of its session, and the table of rights. Does not
-own the messages of the mechanisms (``authentication``) or TLS (``tls``).
+Owns the SASL requests, the principal of a connection, the end of its session, and the table of rights. Does
+not own the messages of the mechanisms (``authentication``) or TLS (``tls``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 BEFORE: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
-"""What a connection may send before it is authenticated."""
+"""The requests that a connection is allowed to send before it is authenticated."""
 
 #: The numbers of operations (KIP-140).
 OPERATIONS: Final = {
@@ -48,11 +48,11 @@ _IMPLY: Final = {
     "DESCRIBE": ("READ", "WRITE", "DELETE", "ALTER"),
     "DESCRIBE_CONFIGS": ("ALTER_CONFIGS",),
 }
-"""Operation -> those that allow it as well."""
+"""Operation -> the operations that also allow it."""
 
 
 class Right(NamedTuple):
-    """A principal may, or may not, do something. ``name`` may end with "*"."""
+    """Allows or denies a principal an operation on a resource. ``name`` can end with "*"."""
 
     allows: bool
     principal: str
@@ -74,12 +74,12 @@ class Session:
 
     mechanism: str | None = None
     exchange: Exchange | None = None
-    #: The end of the session in the world's time; None: there is none.
+    #: The end of the session in the world's time; None: the session does not end.
     ends_ns: int | None = None
 
 
 class Access:
-    """The rules of one cluster. See ``EmbeddedBroker`` for the arguments."""
+    """The access rules of one cluster. See ``EmbeddedBroker`` for the arguments."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Access:
 
     @property
     def anonymous(self) -> str | None:
-        """The principal of a connection that has not authenticated; None: it has to."""
+        """The principal of a connection that has not authenticated; None: authentication is required."""
         return None if self.mechanisms else ANONYMOUS
 
     def connected(self, connection: "Connection") -> None:
-        """A connection was opened: a client certificate says whose it is."""
+        """Handles a new connection: without SASL, the client certificate determines its principal."""
         if self.mechanisms:
             connection.session = Session()
             return
@@ -112,7 +112,7 @@ class Access:
             connection.principal = "User:" + ",".join(reversed(names))
 
     def admits(self, call: "Call") -> bool:
-        """Whether a connection may send this request now; otherwise it is closed."""
+        """Whether a connection is allowed to send this request now; otherwise, the caller closes it."""
         session: Session | None = call.connection.session
         if session is None or call.api in BEFORE:
             return True
@@ -172,9 +172,9 @@ class Access:
     # Rights
 
     def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
-        """Whether a principal may do this; see ``Call.allowed``.
+        """Whether a principal is allowed to do this; see ``Call.allowed``.
 
-        As with Kafka's ``allow.everyone.if.no.acl.found``: what has no right of its own is open to all.
+        As with Kafka's ``allow.everyone.if.no.acl.found``, a resource without any right is open to all.
         """
         if not self.rights:
             return True
@@ -188,7 +188,7 @@ class Access:
         return any(right.allows and right.operation in enough for right in mine)
 
     def operations(self, principal: str, kind: str, name: str) -> int:
-        """Returns the operations that a principal may do, as bits (KIP-430)."""
+        """Returns the operations that a principal is allowed, as a bit field (KIP-430)."""
         return sum(1 << OPERATIONS[each] for each in OF[kind] if self.allows(principal, each, kind, name))
 
 

@@ -25,7 +25,7 @@ from cyproducer.wire.schema import NO_UUID
 
 CLUSTER: Final = "kafka-cluster"
 TOPIC, BROKER = 2, 4
-"""Types of resources."""
+"""Resource types."""
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """Operations of IncrementalAlterConfigs."""
 MOST_PARTITIONS: Final = 100_000
@@ -79,7 +79,7 @@ def create_topics(call: Call) -> Any:
 
 
 def _creatable(call: Call, topic: Any) -> tuple[int, dict[str, str]]:
-    """Returns the number of partitions and the configuration of a topic that may be created."""
+    """Returns the number of partitions and the configuration of a topic that can be created."""
     cluster = call.cluster
     if not (call.allowed("CREATE", "cluster", CLUSTER) or call.allowed("CREATE", "topic", topic.name)):
         raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
@@ -230,7 +230,7 @@ def describe_configs(call: Call) -> Any:
 def _configured(
     call: Call, kind: int, name: str, operation: str
 ) -> tuple[Mapping[str, configs.Config], dict[str, str]]:
-    """Returns the configurations of a resource, and the texts that it was given."""
+    """Returns the configurations that a resource can have, and the values that were set for it, as text."""
     cluster = call.cluster
     if kind == TOPIC:
         if not call.allowed(operation, "topic", name):

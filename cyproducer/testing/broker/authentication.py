@@ -1,7 +1,7 @@
 """The broker's side of SASL: PLAIN, SCRAM-SHA-256 and -512 (RFC 5802), OAUTHBEARER (RFC 7628).
 
-Owns the exchange of messages up to a principal. Does not own the requests that carry them, or what may be
-sent before (``access``).
+Owns the exchange of messages that determines a principal. Does not own the requests that carry the messages,
+or which requests are allowed before authentication (``access``).
 """
 
 import base64
@@ -14,17 +14,17 @@ from typing import Final
 
 ITERATIONS: Final = 4096
 Exchange = Generator[bytes, bytes, str]
-"""Gets the client's messages, yields the answers, and returns the user's name. Raises ``Denied``."""
+"""Receives the client's messages, yields the responses, and returns the user's name. Raises ``Denied``."""
 Validator = Callable[[str], str]
-"""Gets a token and returns whose it is; raises ``ValueError``, which says what is wrong with it."""
+"""Receives a token and returns its user; raises ``ValueError`` with the reason if the token is invalid."""
 
 
 class Denied(Exception):
-    """An authentication has failed; the message is for the client."""
+    """Authentication has failed; the message is for the client."""
 
 
 def plain(users: Mapping[str, str]) -> Exchange:
-    """RFC 4616: one message, without an answer."""
+    """RFC 4616: one message, with an empty response."""
     message = yield b""
     parts = message.split(b"\0")
     if len(parts) != 3:
@@ -56,7 +56,7 @@ def scram(users: Mapping[str, str], algorithm: str) -> Exchange:
     if authorized and authorized != f"a={fields['n']}":
         raise failed
     known = users.get(name)
-    # An unknown user gets a salt too, and fails at the end.
+    # An unknown user also gets a salt, and fails at the end.
     salt = secrets.token_bytes(16)
     nonce = fields["r"] + secrets.token_urlsafe(18)
     challenge = f"r={nonce},s={base64.b64encode(salt).decode()},i={ITERATIONS}"
@@ -88,7 +88,8 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def oauthbearer(validator: Validator) -> Exchange:
-    """RFC 7628. A refused token gets a description, and the failure follows the client's confirmation."""
+    """RFC 7628. If the token is refused, the client first gets a description. The failure follows the client's
+    confirmation."""
     message = (yield b"").decode("utf-8", "replace")
     fields = dict(pair.partition("=")[::2] for pair in message.split("\1")[1:] if pair)
     scheme, _, token = fields.get("auth", "").partition(" ")
@@ -104,7 +105,7 @@ def oauthbearer(validator: Validator) -> Exchange:
 
 
 def exchange(mechanism: str, users: Mapping[str, str], validator: Validator | None) -> Exchange:
-    """Begins an exchange; ``mechanism`` is one of those that are enabled."""
+    """Begins an exchange; ``mechanism`` is one of the enabled mechanisms."""
     made: Exchange
     if mechanism == "PLAIN":
         made = plain(users)

@@ -1,6 +1,6 @@
-"""The bytes of record batches, as far as a broker reads and writes them.
+"""The parts of record batches that a broker reads and writes, as bytes.
 
-Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, markers of transactions, and the
+Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, transaction markers, and the
 search for a timestamp. Does not own the rules for sequences (``partitions``).
 """
 
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
     @property
     def header(self) -> Header:
-        """What the rules of a partition need."""
+        """The header fields that the rules of a partition need."""
         transactional = bool(self.attributes & TRANSACTIONAL)
         return Header(self.records, self.producer_id, self.epoch, self.first_sequence, transactional)
 
@@ -47,7 +47,7 @@ def read(data: bytes) -> Batch:
 
 
 def problem_of(data: bytes | None) -> str:
-    """Returns what is wrong with the records of a partition in a Produce request; "" if nothing is."""
+    """Returns the problem with the records of a partition in a Produce request; "" if there is none."""
     if data is None or len(data) < HEADER_BYTES:
         return "there is no whole batch"
     batch = read(data)
@@ -63,12 +63,12 @@ def problem_of(data: bytes | None) -> str:
 
 
 def has_right_checksum(data: bytes) -> bool:
-    """Whether the CRC-32C is that of the bytes it covers."""
+    """Whether the CRC-32C matches the bytes that it covers."""
     return bool(read(data).crc == crc32c(memoryview(data)[21:]))
 
 
 def stamped(data: bytes, now_ms: int) -> bytes:
-    """Returns the batch with the time of appending in place of the client's (``LogAppendTime``)."""
+    """Returns the batch with the append time instead of the client's timestamps (``LogAppendTime``)."""
     changed = bytearray(data)
     (attributes,) = struct.unpack_from(">h", data, 21)
     struct.pack_into(">h", changed, 21, attributes | LOG_APPEND_TIME)
@@ -78,7 +78,7 @@ def stamped(data: bytes, now_ms: int) -> bytes:
 
 
 def placed(data: bytes, offset: int, leader_epoch: int) -> bytes:
-    """Returns the batch with its place in the log, which the checksum does not cover."""
+    """Returns the batch with its offset and leader epoch in the log, which the checksum does not cover."""
     return _PLACE.pack(offset, len(data) - 12, leader_epoch) + data[16:]
 
 
@@ -86,8 +86,8 @@ def marker(offset: int, leader_epoch: int, header: Header, commits: bool, term: 
     """Returns the control batch that ends a transaction."""
     key = struct.pack(">hh", 0, COMMIT if commits else ABORT)
     value = struct.pack(">hi", 0, max(0, term))
-    # attributes, timestamp delta, offset delta, key and value with their lengths, no headers; all varints of
-    # a byte.
+    # Attributes, timestamp delta, offset delta, key and value with their lengths, no headers. All varints
+    # have one byte.
     body = bytes((0, 0, 0, len(key) * 2)) + key + bytes((len(value) * 2,)) + value + b"\0"
     record = bytes((len(body) * 2,)) + body
     rest = struct.pack(

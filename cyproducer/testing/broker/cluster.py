@@ -1,7 +1,7 @@
-"""The state of an embedded cluster, and which handler answers which request.
+"""The state of an embedded cluster, and the handler of each request.
 
-Owns putting the parts together: topics, coordinators, nodes, faults, versions. Everything runs on the thread
-of the loop.
+Owns the composition of the parts: topics, coordinators, nodes, faults, versions. Everything runs on the
+thread of the loop.
 """
 
 import asyncio
@@ -87,11 +87,11 @@ class EmbeddedCluster:
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.
         self.versions = releases.versions(self.handlers, release)
-        # Version 0 sends the mechanism's messages without a header.
+        # With version 0, clients send the mechanism's messages without a request header.
         self.versions[SASL_HANDSHAKE.key] = (1, 1)
         #: Called with each response, for a log of requests.
         self.on_response: list[Callable[[Call, Any], object]] = []
-        #: Called when a partition has new records, or a new end for readers.
+        #: Called when a partition has new records, or when the end that consumers see changes.
         self.on_append: list[Callable[[Partition], object]] = []
         for name, number in (topics or {}).items():
             self.create_topic(name, number)
@@ -105,7 +105,7 @@ class EmbeddedCluster:
             seen(partition)
 
     def has_room(self, partition: Partition, size: int) -> bool:
-        """Counts ``size`` bytes that are about to be appended; False: the cluster is full."""
+        """Reserves ``size`` bytes that are about to be appended; returns False if the cluster is full."""
         if self.max_bytes is not None and self.bytes + size > self.max_bytes:
             return False
         self.bytes += size
@@ -119,7 +119,7 @@ class EmbeddedCluster:
         return self.configs.value(topic, name)
 
     def reconfigured(self, topic: str) -> None:
-        """A topic has another configuration."""
+        """Applies the new configuration of a topic."""
         for partition in self.topics.topics[topic].partitions:
             self.retain(partition)
 
@@ -130,7 +130,7 @@ class EmbeddedCluster:
         return topic
 
     def watch(self, topic: Topic) -> None:
-        """Learns of what is appended to a topic's partitions, some of which may be new."""
+        """Subscribes to appends to a topic's partitions. Some of the partitions may be new."""
         for partition in topic.partitions:
             partition.on_sync = self._synced
 
@@ -140,7 +140,7 @@ class EmbeddedCluster:
         self.watch(self.topics.topics[name])
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, its configuration, and what groups have committed for it."""
+        """Deletes a topic, its configuration, and the offsets that groups have committed for it."""
         for partition in self.topics.topics[name].partitions:
             self.bytes -= sum(map(_size, partition.entries))
         self.topics.delete_topic(name)
@@ -149,7 +149,7 @@ class EmbeddedCluster:
             group.committed = {place: each for place, each in group.committed.items() if place[0] != name}
 
     def delete_before(self, partition: Partition, offset: int) -> int:
-        """Deletes records below ``offset``, batch by batch; returns the first offset that is left."""
+        """Deletes records below ``offset``, in whole batches; returns the first remaining offset."""
         if offset > partition.log_start:
             kept = partition.at(offset)
             self.bytes -= sum(map(_size, partition.entries[:kept]))
@@ -159,7 +159,7 @@ class EmbeddedCluster:
         return partition.log_start
 
     def retain(self, partition: Partition) -> None:
-        """Deletes the oldest batches that ``retention.bytes`` does not allow; the newest is kept."""
+        """Deletes the oldest batches in excess of ``retention.bytes``; the newest batch is kept."""
         most = self.config(partition.topic, "retention.bytes")
         if most < 0 or "delete" not in self.config(partition.topic, "cleanup.policy"):
             return

@@ -1,8 +1,8 @@
 """Configurations of topics and brokers in an embedded cluster.
 
-Owns names, kinds, defaults and values, and which change what a broker does: ``max.message.bytes``,
-``message.timestamp.type`` and its limits, ``min.insync.replicas``, ``retention.bytes``. The others can be set
-and described.
+Owns names, types, defaults and values. These configurations change the behavior of a broker:
+``max.message.bytes``, ``message.timestamp.type`` and its limits, ``min.insync.replicas``,
+``retention.bytes``. The others can only be set and described.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,11 +66,11 @@ BROKER: Final[Mapping[str, Config]] = {
 
 
 class Wrong(ValueError):
-    """A name or a value that is not allowed; the message says what is."""
+    """A name or a value that is not allowed; the message gives the reason."""
 
 
 def parsed(table: Mapping[str, Config], name: str, text: str | None) -> Any:
-    """Returns the value of a text. Raises ``Wrong``."""
+    """Parses the text of a value. Raises ``Wrong``."""
     config = table.get(name)
     if config is None:
         raise Wrong(f"Unknown configuration {name!r}")
@@ -102,7 +102,7 @@ _NAMES: Final = {
 
 
 class Configs:
-    """The texts that topics were given; what they were not given has its default."""
+    """The values that were set for topics, as text. A configuration that was not set has its default."""
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, str]] = {}

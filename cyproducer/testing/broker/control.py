@@ -1,6 +1,6 @@
-"""What a test may do to an embedded cluster: the calls of ``EmbeddedBroker``, on the thread of its loop.
+"""The operations of a test on an embedded cluster: ``EmbeddedBroker``'s calls, on the thread of its loop.
 
-Owns carrying them out. Does not own how they get here: from another thread (``runner``), or from another
+Owns carrying out the calls. Does not own their transport from another thread (``runner``), or from another
 process (``process``), for which arguments and results can be pickled.
 """
 
@@ -24,11 +24,11 @@ KINDS: Final = {"group": GROUP, "transactional_id": ID}
 
 
 class Refused(Exception):
-    """A call that cannot be carried out; the message says why."""
+    """A call that cannot be carried out; the message gives the reason."""
 
 
 def log_requests(cluster: "EmbeddedCluster", write: Callable[[str], object]) -> None:
-    """Has ``write`` called with a line for each response. Not from another process."""
+    """Registers ``write``, which is called with a line for each response. Not from another process."""
     cluster.on_response.append(lambda call, response: write(request_log.line(call, response)))
 
 
@@ -54,7 +54,7 @@ def topics(cluster: "EmbeddedCluster") -> dict[str, int]:
 
 
 def end_offsets(cluster: "EmbeddedCluster", topic: str) -> list[int]:
-    """Returns the offset behind the last record of each partition."""
+    """Returns the offset after the last record of each partition."""
     return [partition.synced for partition in _topic(cluster, topic).partitions]
 
 
@@ -105,7 +105,7 @@ def move_leader(cluster: "EmbeddedCluster", topic: str, partition: int, node: in
         what = f"moving the leader of {topic}-{partition} to broker {node} failed"
         raise Refused(f"{what}: there is no such partition")
     cluster.topics.move(found.partitions[partition], node, True, (0.0, 0.0))
-    # At once: a test goes on after this.
+    # Brokers learn of the new leader at once, because the test continues after this call.
     cluster.topics.learn(found.partitions[partition], list(cluster.nodes))
 
 

@@ -1,7 +1,7 @@
-"""Faults on request: errors, cut connections and throttling for the next requests of a kind.
+"""Injected faults: errors, cut connections and throttling for the next requests of a kind.
 
-Owns the rules that a test has set, and how often each still applies. Does not own where in a response an
-error belongs: the handlers ask ``Call.fault()`` for each topic and partition.
+Owns the rules that a test has set, and how often each rule still applies. Does not own the position of an
+error in a response: the handlers call ``Call.fault()`` for each topic and partition.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ ALWAYS: Final = -1
 
 @dataclass(eq=False)
 class Rule:
-    """What happens to requests. None: to all of them, in this respect."""
+    """A fault of some requests. A field that is None matches all requests."""
 
     kind: str
     api: Api | None
-    #: The error code, or the milliseconds of throttling.
+    #: The error code, or the throttle time in milliseconds.
     value: int = 0
     times: int = 1
     node: int | None = None
@@ -35,7 +35,7 @@ class Rule:
 
 
 class Faults:
-    """The rules, oldest first: the oldest that still applies decides."""
+    """The rules, oldest first. The oldest rule that still applies takes effect."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
@@ -47,7 +47,7 @@ class Faults:
         self.rules.clear()
 
     def code(self, call: "Call", topic: str | None, partition: int | None) -> int:
-        """Returns the error code for a part of a request. A rule counts a request once."""
+        """Returns the error code for a part of a request. A rule counts each request once."""
         if not self.rules and not call.seen:
             return 0
         return self._first(
@@ -59,7 +59,7 @@ class Faults:
         )
 
     def cuts(self, call: "Call", before: bool) -> bool:
-        """Whether to close the connection instead of handling the request, or of responding."""
+        """Whether to close the connection instead of handling the request (``before``) or responding."""
         return bool(self.rules) and bool(self._first(call, CUT_BEFORE if before else CUT_AFTER))
 
     def throttle_ms(self, call: "Call") -> int:

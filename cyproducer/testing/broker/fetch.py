@@ -1,7 +1,7 @@
 """Fetch, ListOffsets and OffsetForLeaderEpoch of an embedded cluster.
 
-Owns which bytes a reader gets, waiting for them, and finding offsets by time. Does not own the logs
-(``partitions``) or which partitions a request is about (``fetch_sessions``).
+Owns the selection of the bytes that a consumer gets, the wait for them, and the lookup of offsets by time.
+Does not own the logs (``partitions``) or the set of partitions of a request (``fetch_sessions``).
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,17 @@ LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3,
 
 
 def epoch_refusal(partition: Partition, epoch: int) -> int:
-    """Returns why a client that believes in a leader's epoch is refused (KIP-320); -1: it does not say."""
+    """Returns the error code if a client's leader epoch is not the current one (KIP-320), or NO_ERROR.
+
+    ``epoch`` is -1 if the client does not send one.
+    """
     if epoch < 0 or epoch == partition.epoch:
         return ErrorCode.NO_ERROR
     return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def located(call: Call, topic: Topic | None, key: str | bytes, index: int) -> Partition | int:
-    """Returns a partition that this node leads and the client may read, or an error code."""
+    """Returns a partition that this node leads and the client is allowed to read, or an error code."""
     if topic is None:
         by_id = isinstance(key, bytes)
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -48,13 +51,13 @@ def located(call: Call, topic: Topic | None, key: str | bytes, index: int) -> Pa
 
 
 class _Fetch:
-    """A request that waits until it has enough."""
+    """A request that waits until enough bytes are available."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_done = False
         self.session, self.refusal = call.node.fetch_sessions.take(call.request, call.version)
-        #: Whether the response names only what has changed.
+        #: Whether the response contains only the partitions that have changed.
         self.is_incremental = self.session is not None and call.request.session_epoch != FIRST_EPOCH
         self._places = {partition for _, _, partition in self._parts() if isinstance(partition, Partition)}
 
@@ -89,7 +92,8 @@ class _Fetch:
             self._try(at_once=True)
 
     def _try(self, at_once: bool) -> bool:
-        """Responds if there is enough, or an error, or ``at_once``; returns whether it has."""
+        """Responds if there are enough bytes, or an error, or ``at_once``. Returns whether the request is
+        done."""
         if self.is_done:
             return True
         call = self.call
@@ -166,10 +170,10 @@ class _Fetch:
 
 
 def _bytes(partition: Partition, offset: int, upper: int, most: int, first: bool) -> tuple[bytes, int]:
-    """Returns whole batches from the one that has ``offset`` on, below ``upper``, and the offset behind them.
+    """Returns whole batches below ``upper``, starting with the one that contains ``offset``, and their end.
 
-    A reader gets one batch even if it is larger than ``most`` bytes, if it is the first of the response:
-    else it would never get on.
+    The first batch of a response is returned even if it is larger than ``most`` bytes: otherwise, the
+    consumer would make no progress.
     """
     chosen: list[bytes] = []
     size, end = 0, offset
@@ -187,7 +191,7 @@ def _bytes(partition: Partition, offset: int, upper: int, most: int, first: bool
 
 
 def bytes_of(partition: Partition, index: int) -> bytes:
-    """Returns the batch of an entry; of a marker, made when it is first read."""
+    """Returns the batch of an entry. The batch of a marker is created when it is first read."""
     entry = partition.entries[index]
     if entry.commits is not None and not entry.data:
         now_ms = partition.producers[entry.header.producer_id].last_ns // NS_PER_MS
@@ -229,7 +233,7 @@ def list_offsets(call: Call) -> Any:
 
 
 def _offset_at(partition: Partition, timestamp: int, committed: bool) -> tuple[int, int]:
-    """Returns a timestamp, -1 if it does not matter, and an offset, -1 if there is none."""
+    """Returns a timestamp (-1 if it does not matter) and an offset (-1 if there is none)."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, partition.log_start
     if timestamp == LATEST:
@@ -252,14 +256,14 @@ def _offset_at(partition: Partition, timestamp: int, committed: bool) -> tuple[i
 
 
 def _first_record(entry: Entry, timestamp: int) -> tuple[int, int] | None:
-    """Returns timestamp and offset of a batch's first record at or after a time."""
+    """Returns the timestamp and the offset of a batch's first record at or after a time."""
     try:
         for batch in decoded(entry.data):
             for record in batch.records():
                 if record.timestamp >= timestamp:
                     return record.timestamp, record.offset
     except KafkaError:
-        # Its codec is not installed here: the batch's beginning will do.
+        # The batch's codec is not installed: the beginning of the batch is good enough.
         return batches.read(entry.data).max_ms, entry.offset
     return None
 
@@ -284,7 +288,7 @@ def offset_for_leader_epoch(call: Call) -> Any:
 
 
 def _end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
-    """Returns the largest epoch up to ``epoch`` that has records, and the offset behind its last one."""
+    """Returns the largest epoch up to ``epoch`` that has records, and the offset after its last record."""
     if epoch == partition.epoch:
         return epoch, partition.end
     found = (-1, -1)

@@ -1,6 +1,6 @@
-"""Fetch sessions (KIP-227): a client names once what it reads, and then both sides send only changes.
+"""Fetch sessions (KIP-227): a client names its partitions once, and then both sides send only changes.
 
-Owns the sessions of a node, and which partitions a request is about. Does not own reading (``fetch``).
+Owns the sessions of a node, and the set of partitions of a request. Does not own reading (``fetch``).
 """
 
 from dataclasses import dataclass, field
@@ -16,28 +16,30 @@ MOST_SESSIONS: Final = 1000
 _EPOCHS: Final = 2**31
 
 Key = tuple[str | bytes, int]
-"""A topic as requests name it, by name or by id, and a partition."""
+"""A topic, by name or by id as in the request, and a partition."""
 
 
 @dataclass(eq=False)
 class Session:
-    """What one client reads from a node."""
+    """The partitions that one client reads from a node."""
 
     id: int
     #: The epoch of the next request.
     epoch: int = 1
-    #: The newest ``FetchPartition`` of each partition. Those with records move to the end: all have a turn.
+    #: The newest ``FetchPartition`` of each partition. Partitions with records move to the end, so that every
+    #: partition gets a turn.
     partitions: dict[Key, Any] = field(default_factory=dict)
-    #: The ends that the client knows: high watermark, last stable offset, first offset.
+    #: The offsets that the client knows: high watermark, last stable offset, log start offset.
     known: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
 
     def takes(self, key: Key, part: Any) -> bool:
-        """Whether a partition belongs to an incremental response; notes what the client knows then."""
+        """Whether a partition belongs to an incremental response; stores the offsets that the client then
+        knows."""
         ends = part.high_watermark, part.last_stable_offset, part.log_start_offset
         if part.records:
             self.partitions[key] = self.partitions.pop(key)
         changed = bool(part.records or part.error_code or self.known.get(key) != ends)
-        # After an error the client is told of the partition again.
+        # After an error, the next response contains the partition again.
         self.known[key] = (-1, -1, -1) if part.error_code else ends
         return changed
 
@@ -53,9 +55,9 @@ class Sessions:
         self._sessions.clear()
 
     def take(self, request: Any, version: int) -> tuple[Session | None, int]:
-        """Returns the session of a request, None if it has none, or an error code.
+        """Returns the session of a request (None if it has none) and an error code.
 
-        The session has the partitions of the request. It is new if the request's epoch is 0.
+        The session is updated with the partitions of the request. It is new if the request's epoch is 0.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (FIRST_EPOCH, FINAL_EPOCH):

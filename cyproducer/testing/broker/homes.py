@@ -1,12 +1,12 @@
-"""Which broker coordinates a transactional id or a group, and the log that it writes.
+"""The broker that coordinates a transactional id or a group, and the log that this coordinator writes.
 
-Owns the coordinators' places, their moves, what brokers know about them, the time in which a new coordinator
-loads its log, and the order and durability of writes to that log. Does not own what is written
-(``transactions``, ``group_offsets``).
+Owns the assignment of coordinators, their moves, what brokers know about them, the time that a new
+coordinator takes to load its log, and the order and durability of writes to that log. Does not own the
+contents of the log (``transactions``, ``group_offsets``).
 
-Kafka spreads ids and groups over the partitions of two internal topics; here each has a partition of its own.
-The log itself is never lost: what a coordinator was writing when it lost its place is durable or not, in
-order.
+Kafka distributes ids and groups over the partitions of two internal topics; here, each has its own partition.
+The log itself is never lost. When a coordinator loses its role, its unfinished writes become durable in
+order, up to one of them; the later ones are lost.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ class Write(NamedTuple):
 
     apply: Callable[[], int]
     then: Told
-    #: Another broker asked for it, and hears of a crash: its connection ends.
+    #: Another broker requested the write, and notices a crash because its connection ends.
     from_broker: bool
 
 
 @dataclass(eq=False)
 class Home:
-    """The place of a coordinator."""
+    """The coordinator of one transactional id or group."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class Home:
     #: Counts elections, as the leader epoch of the partition does.
     term: int = 0
     loaded_at_ns: int = 0
-    #: What each broker believes.
+    #: Broker id -> the coordinator that this broker knows.
     views: dict[int, int] = field(default_factory=dict)
     writing: list[Write] = field(default_factory=list)
     log_free_ns: int = 0
@@ -69,7 +69,7 @@ class Homes:
         self.load_ms = load_ms
         self.lag_ms = lag_ms
         self.homes: dict[tuple[str, str], Home] = {}
-        #: Called when a coordinator has lost its place, after its unfinished writes.
+        #: Called when a coordinator has lost its role, after its unfinished writes.
         self.on_resigned: dict[str, Callable[[Home], object]] = {}
         #: Called when a coordinator has loaded its log.
         self.on_loaded: dict[str, Callable[[Home], object]] = {}
@@ -82,7 +82,7 @@ class Homes:
         return found
 
     def code(self, node: int, home: Home) -> int:
-        """Returns why a broker does not answer for a home, or NO_ERROR."""
+        """Returns the error code if a broker cannot act as the coordinator of a home, or NO_ERROR."""
         if home.leader != node:
             return NOT_COORDINATOR
         return LOADING if self.world.now_ns < home.loaded_at_ns else NO_ERROR
@@ -91,9 +91,9 @@ class Homes:
         return home.leader != NOBODY and self.world.now_ns >= home.loaded_at_ns
 
     def write(self, home: Home, apply: Callable[[], int], then: Told, from_broker: bool = False) -> None:
-        """Appends to the log. ``apply`` runs in the log's order once that is durable, and returns a code for
-        ``then``. If the coordinator loses its place before, ``apply`` runs or not, and ``then`` gets
-        NOT_COORDINATOR if the broker still runs, or if it is ``from_broker``."""
+        """Appends a write to the log. Once it is durable, ``apply`` runs, in the order of the log, and
+        returns a code for ``then``. If the coordinator loses its role first, ``apply`` may or may not run,
+        and ``then`` gets NOT_COORDINATOR if the broker still runs or if the write is ``from_broker``."""
         entry = Write(apply, then, from_broker)
         home.writing.append(entry)
         due = self.world.now_ns + int(self.world.between(self.log_ms) * NS_PER_MS)
@@ -111,19 +111,19 @@ class Homes:
     # Moves
 
     def move(self, home: Home, leader: int) -> None:
-        """Elects another coordinator, or the same one again; it has to load the log."""
+        """Elects another coordinator, or the same one again. The coordinator must load the log."""
         self._resign(home, told=True)
         self._elect(home, leader)
 
     def crash(self, node: int) -> None:
-        """A broker has crashed: nobody coordinates what it did."""
+        """Handles the crash of a broker: the ids and groups that it coordinated have no coordinator."""
         for home in self.homes.values():
             if home.leader == node:
                 self._resign(home, told=False)
                 home.leader = NOBODY
 
     def fail_over(self, up: list[int]) -> None:
-        """Elects coordinators where there are none."""
+        """Elects a coordinator for each id and group that has none."""
         for home in self.homes.values():
             if home.leader == NOBODY:
                 self._elect(home, self.world.random.choice(up))

@@ -1,7 +1,8 @@
 """The versions of requests that a release of Kafka supports.
 
-Owns the releases of requests that this package's client does not use; those of the others are part of their
-declarations (``wire/messages``). Sources: Kafka's message schemas and the KIPs that they name.
+Owns the releases of the requests that this package's client does not use. The releases of the other requests
+are part of their declarations (``wire/messages``). Sources: Kafka's message schemas and the KIPs that they
+name.
 """
 
 import re
@@ -36,7 +37,7 @@ _RELEASES: Final[Mapping[Api, str]] = {
 
 
 def parsed(release: str) -> tuple[int, int]:
-    """Returns a release. Raises ``ValueError`` if there is none of that name, or it is not supported."""
+    """Parses a release. Raises ``ValueError`` if the text is not a release, or it is not supported."""
     found = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)?", release)
     if found is None:
         raise ValueError(f"kafka_version={release!r}: must be a release of Kafka, such as '4.1' or '2.8'")
@@ -48,14 +49,14 @@ def parsed(release: str) -> tuple[int, int]:
 
 
 def versions(apis: Iterable[Api], release: tuple[int, int]) -> dict[int, tuple[int, int]]:
-    """Returns API key -> lowest and highest version that a release supports, of those that are declared."""
+    """Returns API key -> the lowest and the highest declared version that a release supports."""
     found = {}
     for api in apis:
         steps = api.releases or tuple(_step(each) for each in _RELEASES.get(api, "2.1:99").split())
         highest = max((version for since, version in steps if since <= release), default=-1)
         highest = min(highest, api.declared.last)
         if api is messages.ADD_PARTITIONS_TO_TXN:
-            # Newer versions are for brokers.
+            # Only brokers use newer versions.
             highest = min(highest, api.highest)
         if highest >= api.declared.first:
             found[api.key] = api.declared.first, highest
