@@ -88,8 +88,8 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def oauthbearer(validator: Validator) -> Exchange:
-    """RFC 7628. If the token is refused, the client first gets a description. The failure follows the client's
-    confirmation."""
+    """RFC 7628. If the token is refused, the client first gets a description. The failure follows the
+    client's confirmation."""
     message = (yield b"").decode("utf-8", "replace")
     fields = dict(pair.partition("=")[::2] for pair in message.split("\1")[1:] if pair)
     scheme, _, token = fields.get("auth", "").partition(" ")

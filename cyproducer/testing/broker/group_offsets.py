@@ -1,13 +1,12 @@
-"""The group coordinators of the model, as far as transactions use them: offsets that are pending until a
-marker.
+"""The part of the model's group coordinators that transactions use: offsets that are pending until a marker.
 
 Owns the table of a group's members and the committed and pending offsets. Does not own how members join and
 leave (``groups``), which broker coordinates a group (``homes``) or the transactions (``transactions``).
 
-A group has one partition of ``__consumer_offsets`` of its own. What a coordinator has written is not lost
-when another one takes over, and the rules of a data partition hold: offsets are taken if the log has an open
-transaction of the identity, or if the transactions' coordinator has said that the group is in it and no
-marker came since.
+Each group has its own partition of ``__consumer_offsets``. The writes of a coordinator are not lost when
+another one takes over. The rules of a data partition apply: offsets are accepted if the log has an open
+transaction of the producer id and epoch, or if the transaction coordinator has confirmed that the group is in
+the transaction and no marker has been written since.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 22, 25, 82
 ADDS_GROUP = 5
 """From this version on, TxnOffsetCommit adds the group to the transaction (KIP-890)."""
 TELLS_ABORTABLE = 4
-"""From this version on, TxnOffsetCommit may answer TRANSACTION_ABORTABLE."""
+"""From this version on, TxnOffsetCommit can return TRANSACTION_ABORTABLE."""
 UNREACHED = (NETWORK_EXCEPTION, LOADING, NOT_AVAILABLE, 16)
 
 
@@ -57,7 +56,7 @@ class TxnOffsetCommit(NamedTuple):
 
 @dataclass
 class Member:
-    """A member of a group, and the static instance that it is, if any."""
+    """A member of a group, and its static instance id, if it has one."""
 
     generation: int
     instance: str | None = None
@@ -72,14 +71,14 @@ class Group:
     home: Home
     members: dict[str, Member] = field(default_factory=dict)
     committed: dict[Place, Offset] = field(default_factory=dict)
-    #: What each committed transaction has committed.
+    #: The offsets of each committed transaction.
     history: list[dict[Place, Offset]] = field(default_factory=list)
     #: By producer id: offsets of open transactions, and the epoch that wrote them.
     pending: dict[int, dict[Place, Offset]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    #: The newest coordinator of transactions that has ended one of a producer id.
+    #: By producer id: the term of the newest transaction coordinator that has ended a transaction of it.
     terms: dict[int, int] = field(default_factory=dict)
-    #: Producer id and epoch of those who ask about their transaction; a marker revokes it.
+    #: Producer ids and epochs whose transaction is being verified; a marker revokes the verification.
     guards: set[tuple[int, int]] = field(default_factory=set)
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
@@ -87,7 +86,7 @@ class Group:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether there are any, committed or pending."""
+        """Whether there are committed or pending offsets."""
         return bool(self.committed) or any(self.pending.values())
 
     def is_unstable(self, place: Place) -> bool:
@@ -95,13 +94,13 @@ class Group:
         return any(place in offsets for offsets in self.pending.values())
 
     def refusal(self, request: TxnOffsetCommit) -> int:
-        """Returns why a member's offsets are refused. A bare group id comes from no member, and passes."""
+        """Returns the error code for a member's offsets. A request with only a group id is accepted."""
         if request.generation < 0 and not request.member:
             return NO_ERROR
         return self.stranger(request.generation, request.member, request.instance)
 
     def stranger(self, generation: int, member: str, instance: str | None) -> int:
-        """Returns why somebody is not the member of the generation that it says it is, or NO_ERROR."""
+        """Returns the error code if a client is not the member of this generation, or NO_ERROR."""
         if instance is not None:
             holder = self.holder(instance)
             if holder is None:
@@ -114,12 +113,12 @@ class Group:
         return NO_ERROR if known.generation == generation else ILLEGAL_GENERATION
 
     def holder(self, instance: str) -> str | None:
-        """Returns the id of the member that is a static instance (KIP-345)."""
+        """Returns the id of the member with a static instance id (KIP-345)."""
         return next((name for name, member in self.members.items() if member.instance == instance), None)
 
 
 class Offsets:
-    """All groups."""
+    """The offsets of all groups."""
 
     def __init__(self, world: World, homes: Homes, transactions: Transactions) -> None:
         self.world = world
@@ -141,7 +140,8 @@ class Offsets:
         return place in self._by_place
 
     def commit(self, node: int, version: int, request: TxnOffsetCommit, told: Told) -> None:
-        """Answers TxnOffsetCommit for the partitions that the client may commit; ``told`` gets their code."""
+        """Handles TxnOffsetCommit for the partitions that the client is allowed to commit; ``told`` gets
+        their error code."""
         group = self.group(request.group)
         code = self.homes.code(node, group.home)
         if code:
@@ -167,7 +167,7 @@ class Offsets:
             else:
                 self._append(group, request, told)
 
-        # Without patience: the client hears of a busy id at once.
+        # Not patient: the client gets the error of a busy id at once.
         self.transactions.ask(node, request.transactional_id, *identity, [group.place], adds, False, answered)
 
     def _append(self, group: Group, request: TxnOffsetCommit, told: Told) -> None:
@@ -203,10 +203,10 @@ class Offsets:
     ) -> None:
         """Ends a producer's transaction in the log of a group; an older coordinator's marker is ignored.
 
-        ``told`` always gets a code, so that the transactions' coordinator sends the marker again:
+        ``told`` always gets a code, so that the transaction coordinator sends the marker again in this case:
 
-            1. It sends the marker, and the group's coordinator begins to write it.
-            2. The group's coordinator crashes. The marker is durable or not, and nobody answers.
+            1. The transaction coordinator sends the marker, and the group coordinator begins to write it.
+            2. The group coordinator crashes. The marker may or may not be durable, and no broker responds.
             3. The connection ends. Only another marker completes the transaction.
         """
         group = self._by_place[place]

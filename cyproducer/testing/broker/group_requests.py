@@ -1,7 +1,7 @@
 """Consumer groups of an embedded cluster: the requests of their members and administrators.
 
-Owns authorization, what a version can say, and the responses. Does not own what the requests mean
-(``groups``), the offsets (``group_offsets``) or TxnOffsetCommit (``transaction_requests``).
+Owns authorization, the differences between versions, and the responses. Does not own the meaning of the
+requests (``groups``), the offsets (``group_offsets``) or TxnOffsetCommit (``transaction_requests``).
 """
 
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ NO_OFFSET: Final = -1
 
 
 def _misplaced(call: Call, name: str) -> int:
-    """Returns why this node does not answer for a group, or NO_ERROR."""
+    """Returns the error code if this node cannot act as the coordinator of a group, or NO_ERROR."""
     homes = call.cluster.homes
     return homes.code(call.node.id, homes.home(GROUP, name))
 
 
 def _refusal(call: Call, name: str, operation: str = "READ") -> int:
-    """Returns why a request to a group's coordinator is refused, or NO_ERROR."""
+    """Returns the error code if a request to a group's coordinator is refused, or NO_ERROR."""
     if not call.allowed(operation, "group", name):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     return call.fault() or _misplaced(call, name)
@@ -125,7 +125,7 @@ def heartbeat(call: Call) -> Any:
     request = call.request
     code = _member_refusal(call, request.group_id)
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and code == _misplaced(call, request.group_id):
-        # The group will be known: the member may go on.
+        # The coordinator will know the group once it has loaded its log: the member can continue.
         code = ErrorCode.NO_ERROR
     elif not code:
         group = call.cluster.groups.find(request.group_id)
@@ -211,7 +211,7 @@ def _group_only(call: Call, name: str) -> int:
 
 
 def _place_refusal(call: Call, place: Place) -> int:
-    """Returns why an offset of a partition cannot be committed, or NO_ERROR."""
+    """Returns the error code if an offset of a partition cannot be committed, or NO_ERROR."""
     name, index = place
     if not call.allowed("READ", "topic", name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -244,11 +244,11 @@ def offset_fetch(call: Call) -> Any:
 
 
 Found = tuple[str, list[tuple[int, int, int, str, int]]]
-"""A topic, and index, offset, leader epoch, metadata and error code of its partitions."""
+"""A topic, and the index, offset, leader epoch, metadata and error code of each of its partitions."""
 
 
 def _offsets(call: Call, name: str, topics: Iterable[Any] | None) -> tuple[int, list[Found]]:
-    """Returns an error code, or a group's offsets; ``topics``: None: all."""
+    """Returns an error code and a group's offsets. ``topics`` is None for all topics."""
     if not call.allowed("DESCRIBE", "group", name):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED, []
     fault = call.fault()
@@ -306,7 +306,7 @@ def _description(call: Call, name: str) -> Any:
         if call.version >= 6:
             code, text = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} not found."
         return make(code, text, name, DEAD, "", "", [], operations)
-    # The members' protocols and assignments belong together only when all have theirs.
+    # The members' protocols and assignments match only when all members have their assignments.
     is_stable = group.state == STABLE
     protocol = (group.protocol or "") if is_stable else ""
     members = [

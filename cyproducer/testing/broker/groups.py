@@ -2,18 +2,19 @@
 
 Owns the states of classic groups and their timers. Does not own the table of members and the offsets
 (``group_offsets``), which broker coordinates a group (``homes``) or the requests (``group_requests``). All
-times are the world's. There is no I/O.
+times are those of the ``World``. There is no I/O.
 
 The states of a group::
 
     Empty --------------> PreparingRebalance   a member joins
-    PreparingRebalance -> CompletingRebalance  all members have joined, or the time is over: a new generation
+    PreparingRebalance -> CompletingRebalance  all members have joined, or a timeout: a new generation
     CompletingRebalance -> Stable              the leader has sent the assignment
-    Stable -------------> PreparingRebalance   a member joins, leaves or is lost; so from CompletingRebalance
-    PreparingRebalance -> Empty                nobody is left
+    Stable -------------> PreparingRebalance   a member joins, leaves or is lost
+    CompletingRebalance -> PreparingRebalance  a member joins, leaves or is lost
+    PreparingRebalance -> Empty                no member is left
 
-A group that does not exist is Dead. The coordinator writes to its log when a group becomes Stable or Empty;
-if it loses its place, the next one goes on from there.
+A group that does not exist is Dead. The coordinator writes to its log when a group becomes Stable or Empty.
+If the coordinator loses its role, the next one continues from that state.
 """
 
 import uuid
@@ -34,31 +35,31 @@ COMPLETING: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 NEW_MEMBER_MS: Final = 5 * 60_000
-"""How long a new member may wait for its first generation, whatever its session timeout."""
+"""How long a new member can wait for its first generation, regardless of its session timeout."""
 
 
 class Join(NamedTuple):
-    """Somebody wants to join, or a member to join again."""
+    """The request of a new member to join, or of a member to rejoin."""
 
-    #: Empty: a new one.
+    #: Empty for a new member.
     member: str
-    #: The static instance that it is (KIP-345).
+    #: The static instance id of the member (KIP-345).
     instance: str | None
     session_ms: int
     rebalance_ms: int
     protocol_type: str
-    #: The metadata by protocol, the preferred one first.
+    #: Protocol -> metadata, the preferred protocol first.
     protocols: dict[str, bytes]
     client_id: str
     host: str
-    #: A new member hears its id first, and then joins with it (KIP-394).
+    #: A new member first receives its id, and then joins with it (KIP-394).
     id_first: bool
-    #: It understands ``Joined.skips``.
+    #: The client supports ``Joined.skips``.
     can_skip: bool
 
 
 class Joined(NamedTuple):
-    """The answer to ``Join``."""
+    """The response to ``Join``."""
 
     code: int
     member: str
@@ -68,12 +69,12 @@ class Joined(NamedTuple):
     leader: str = ""
     #: For the leader: all members.
     members: Sequence["Participant"] = ()
-    #: The leader is to keep the assignment (KIP-814).
+    #: The leader must keep the assignment (KIP-814).
     skips: bool = False
 
 
 class Synced(NamedTuple):
-    """The answer to SyncGroup."""
+    """The response to SyncGroup."""
 
     code: int
     assignment: bytes = b""
@@ -96,40 +97,40 @@ class Participant(Member):
     rebalance_ms: int
     protocols: dict[str, bytes]
     assignment: bytes = b""
-    #: It has not been in a generation yet.
+    #: The member has not been in a generation yet.
     is_new: bool = True
     has_synced: bool = False
-    #: Who waits for the answer to its JoinGroup or SyncGroup.
+    #: The callbacks of the member's waiting JoinGroup and SyncGroup requests.
     join: JoinTold | None = None
     sync: SyncTold | None = None
-    #: When its session ends, and when the timer that looks for it fires.
+    #: When the member's session expires, and when the timer that checks it fires.
     expires_ns: int = 0
     timer_ns: int = -1
 
     def answer_join(self, answer: Joined) -> None:
-        """Answers the JoinGroup that waits, if there is one."""
+        """Responds to the waiting JoinGroup request, if there is one."""
         told, self.join = self.join, None
         if told is not None:
             told(answer)
 
     def answer_sync(self, answer: Synced) -> None:
-        """Answers the SyncGroup that waits, if there is one."""
+        """Responds to the waiting SyncGroup request, if there is one."""
         told, self.sync = self.sync, None
         if told is not None:
             told(answer)
 
     def fail(self, code: int) -> None:
-        """Answers what waits with an error."""
+        """Responds to the waiting requests with an error."""
         self.answer_join(Joined(code, self.id))
         self.answer_sync(Synced(code))
 
     def offers(self, protocols: Mapping[str, bytes]) -> bool:
-        """Whether these are its protocols, with the same metadata and in the same order."""
+        """Whether these are the member's protocols, with the same metadata and in the same order."""
         return list(self.protocols.items()) == list(protocols.items())
 
 
 class Stored(NamedTuple):
-    """What a coordinator has written about a group."""
+    """The state of a group that a coordinator has written to its log."""
 
     generation: int
     protocol_type: str
@@ -146,18 +147,18 @@ class ConsumerGroup:
         self.log = log
         self.state = EMPTY
         self.generation = 0
-        #: Of the members, or the last ones; empty if there was none.
+        #: The protocol type of the members, or of the last members; empty if there was no member.
         self.protocol_type = ""
-        #: What the members of this generation use.
+        #: The protocol that the members of this generation use.
         self.protocol: str | None = None
         self.leader = ""
-        #: Ids that new members have been told, and have not joined with yet.
+        #: Ids that new members have received, and have not joined with yet.
         self.told_ids: set[str] = set()
         self._world = groups.world
-        #: A first rebalance waits for more members.
+        #: Whether a first rebalance is waiting for more members.
         self._is_gathering = False
         self._has_newcomers = False
-        #: Counts rebalances: timers of an earlier one mean nothing.
+        #: Counts rebalances, so that timers of an earlier rebalance have no effect.
         self._turn = 0
         self._stored: Stored | None = None
 
@@ -167,7 +168,7 @@ class ConsumerGroup:
 
     @property
     def exists(self) -> bool:
-        """Whether it has had members or told somebody an id, or has offsets."""
+        """Whether the group has had members, has sent an id to a new member, or has offsets."""
         return bool(self.generation or self.members or self.told_ids) or self.log.has_offsets
 
     @property
@@ -177,7 +178,7 @@ class ConsumerGroup:
     # Joining
 
     def join(self, request: Join, told: JoinTold) -> None:
-        """Answers at once or when the next generation begins."""
+        """Responds at once or when the next generation begins."""
         if code := self._join_refusal(request):
             told(Joined(code, request.member))
         elif request.member:
@@ -226,11 +227,11 @@ class ConsumerGroup:
         member = self.members[request.member]
         is_same = member.offers(request.protocols)
         if is_same and (self.state == COMPLETING or (self.state == STABLE and member.id != self.leader)):
-            # It has not got the last answer, or asks without need.
+            # The member has not received the last response, or sends a request that is not necessary.
             self._keep(member)
             told(self._joined(member))
             return
-        # An earlier request of the member has lost its connection, or should have.
+        # The connection of an earlier request of the member is lost, or should be.
         member.answer_join(Joined(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
         member.protocols = request.protocols
         member.session_ms, member.rebalance_ms = request.session_ms, request.rebalance_ms
@@ -263,7 +264,7 @@ class ConsumerGroup:
         )
 
     def _replace(self, old: Participant, member_id: str, request: Join, told: JoinTold) -> None:
-        """A static member was started anew: it gets another id, and those who have the old one are fenced."""
+        """Replaces a restarted static member: it gets another id, and clients with the old id are fenced."""
         leads = self.leader == old.id
         del self.members[old.id]
         old.fail(ErrorCode.FENCED_INSTANCE_ID)
@@ -286,7 +287,7 @@ class ConsumerGroup:
             elif request.can_skip:
                 told(self._joined(member)._replace(skips=True))
             else:
-                # As a follower, it keeps the assignment.
+                # The client believes that it is a follower, and keeps the assignment.
                 told(self._joined(member)._replace(leader=old.id, members=()))
 
         self.groups.homes.write(self.log.home, self._store, answer)
@@ -303,7 +304,7 @@ class ConsumerGroup:
         )
 
     def _forget(self, member_id: str) -> None:
-        """Who was told this id has not come back."""
+        """Forgets an id if the new member that received it has not joined."""
         if member_id in self.told_ids:
             self.told_ids.discard(member_id)
             self._try_complete()
@@ -311,7 +312,7 @@ class ConsumerGroup:
     # Rebalancing
 
     def _stir(self) -> None:
-        """Begins a rebalance, or ends it if nobody is missing any more."""
+        """Begins a rebalance, or completes it if no member is missing any more."""
         if self.state == PREPARING:
             self._try_complete()
         else:
@@ -344,7 +345,7 @@ class ConsumerGroup:
             self._complete()
 
     def _gather(self, left_ms: float) -> None:
-        """Waits for more members; again if some have come, but not longer than ``left_ms``."""
+        """Waits for more members, and again if some have joined, but not longer than ``left_ms``."""
         delay_ms = min(self.groups.initial_delay_ms, left_ms)
         self._has_newcomers = False
         self._world.after(delay_ms, self._gathered, self._turn, left_ms - delay_ms)
@@ -364,7 +365,7 @@ class ConsumerGroup:
             self._complete()
 
     def _complete(self) -> None:
-        """Begins a generation, with those who have joined, and static members."""
+        """Begins a generation with the members that have joined, and with static members."""
         self._is_gathering = False
         self._turn += 1
         for member in list(self.members.values()):
@@ -374,7 +375,7 @@ class ConsumerGroup:
         if members and members[self.leader].join is None:
             joined = next((member.id for member in members.values() if member.join is not None), None)
             if joined is None:
-                # They are all static: until their sessions end, they may come back.
+                # All members are static: they may rejoin until their sessions expire.
                 self._wait()
                 return
             self.leader = joined
@@ -393,7 +394,7 @@ class ConsumerGroup:
         self._world.after(self._rebalance_ms(), self._expect_sync, self._turn)
 
     def _expect_sync(self, turn: int) -> None:
-        """Members that have not asked for their assignment are lost."""
+        """Drops members that have not requested their assignment."""
         if turn != self._turn:
             return
         missing = [member for member in self.members.values() if not member.has_synced]
@@ -403,11 +404,13 @@ class ConsumerGroup:
             self._prepare()
 
     def _common(self) -> set[str]:
-        """Returns the protocols that all members have: at least one, as no other may join."""
+        """Returns the protocols that all members support. There is at least one, because other members
+        cannot join."""
         return set.intersection(*(set(member.protocols) for member in self.members.values()))
 
     def _elected(self) -> str:
-        """Returns the protocol with the most votes: each member's is for its first one that all have."""
+        """Returns the protocol with the most votes. Each member votes for its first protocol that all members
+        support."""
         common, members = self._common(), self.members.values()
         votes = Counter(next(each for each in member.protocols if each in common) for member in members)
         return votes.most_common(1)[0][0]
@@ -415,7 +418,7 @@ class ConsumerGroup:
     # Members
 
     def stranger(self, generation: int, member: str, instance: str | None) -> int:
-        """Returns why somebody is not the member of this generation that it says it is, or NO_ERROR."""
+        """Returns the error code if a client is not the member of this generation, or NO_ERROR."""
         return self.log.stranger(generation, member, instance)
 
     def sync(
@@ -427,8 +430,8 @@ class ConsumerGroup:
         assignments: Mapping[str, bytes],
         told: SyncTold,
     ) -> None:
-        """Answers with the member's assignment, once the leader has sent it; ``protocols``: the type and the
-        name that the member believes in, None: it does not say."""
+        """Responds with the member's assignment, once the leader has sent it. ``protocols`` are the type and
+        the name that the member expects; None if it does not send one."""
         own = (self.protocol_type, self.protocol)
         if code := self.stranger(generation, member_id, instance):
             told(Synced(code))
@@ -472,14 +475,14 @@ class ConsumerGroup:
             )
 
     def heartbeat(self, generation: int, member_id: str, instance: str | None) -> int:
-        """Returns an error code; a rebalance asks a member to join again."""
+        """Returns an error code. During a rebalance, the code tells the member to rejoin."""
         if code := self.stranger(generation, member_id, instance):
             return code
         self._keep(self.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state == PREPARING else ErrorCode.NO_ERROR
 
     def leave(self, member_id: str, instance: str | None) -> int:
-        """Returns an error code. A static member may leave by its instance alone, with an empty id."""
+        """Returns an error code. A static member can leave with only its instance id and an empty id."""
         if instance is None and member_id in self.told_ids:
             self._forget(member_id)
             return ErrorCode.NO_ERROR
@@ -491,7 +494,7 @@ class ConsumerGroup:
         return ErrorCode.NO_ERROR
 
     def commit_refusal(self, generation: int, member_id: str, instance: str | None) -> int:
-        """Returns why an offset is not committed, or NO_ERROR. Beside live members, only they may commit."""
+        """Returns the error code for a commit. While a group has members, only its members can commit."""
         if generation < 0 and self.state == EMPTY:
             return ErrorCode.NO_ERROR
         if code := self.stranger(generation, member_id, instance):
@@ -512,7 +515,7 @@ class ConsumerGroup:
     # Sessions
 
     def _keep(self, member: Participant) -> None:
-        """Begins a member's session anew. There is one timer, which looks when it is due."""
+        """Restarts a member's session. The member has one timer, which checks the session when it fires."""
         wait_ms = NEW_MEMBER_MS if member.is_new else member.session_ms
         member.expires_ns = self._world.now_ns + wait_ms * NS_PER_MS
         if not 0 <= member.timer_ns <= member.expires_ns:
@@ -529,7 +532,7 @@ class ConsumerGroup:
         if self._world.now_ns < member.expires_ns:
             self._look_later(member)
         elif not member.is_new and (member.join is not None or member.sync is not None):
-            # Who waits for an answer cannot send heartbeats.
+            # A member that waits for a response cannot send heartbeats.
             self._keep(member)
         else:
             self._lose(member)
@@ -542,7 +545,8 @@ class ConsumerGroup:
         return ErrorCode.NO_ERROR
 
     def resign(self) -> bool:
-        """The coordinator has lost its place. Falls back to what it has written; returns whether it has."""
+        """Handles a coordinator that has lost its role. Restores the state in its log; returns False if there
+        is none."""
         for member in self.members.values():
             member.fail(ErrorCode.NOT_COORDINATOR)
         self.close()
@@ -554,12 +558,12 @@ class ConsumerGroup:
         return True
 
     def loaded(self) -> None:
-        """The new coordinator knows the group: its members' sessions begin anew."""
+        """Restarts the members' sessions after a new coordinator has loaded the group."""
         for member in self.members.values():
             self._keep(member)
 
     def close(self) -> None:
-        """Nothing happens to the group any more."""
+        """Removes all members and invalidates all timers."""
         self._turn += 1
         self._is_gathering = False
         self.members.clear()
@@ -596,7 +600,7 @@ class Groups:
         return f"{prefix}-{uuid.UUID(int=self.world.random.getrandbits(128), version=4)}"
 
     def find(self, name: str) -> ConsumerGroup | None:
-        """Returns a group that exists; None: it is Dead."""
+        """Returns a group, or None if it does not exist (Dead)."""
         found = self._open(name) if name in self.offsets.groups else None
         return found if found is not None and found.exists else None
 
@@ -607,14 +611,14 @@ class Groups:
         return found
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
-        """Iterates over those that exist."""
+        """Iterates over the groups that exist."""
         for name in sorted({*self._groups, *self.offsets.groups}):
             found = self.find(name)
             if found is not None:
                 yield found
 
     def join(self, name: str, request: Join, told: JoinTold) -> None:
-        """Joins a group, which a new member creates."""
+        """Joins a group. A new member creates a group that does not exist."""
         if not self.min_session_ms <= request.session_ms <= self.max_session_ms:
             told(Joined(ErrorCode.INVALID_SESSION_TIMEOUT, request.member))
             return

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata and FindCoordinator of an embedded cluster.
 
-Owns what clients learn about brokers, topics, leaders and coordinators, and creating topics on demand. Does
-not own the topics (``cluster``).
+Owns the information that clients get about brokers, topics, leaders and coordinators, and creating topics on
+demand. Does not own the topics (``cluster``).
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ def _wanted(call: Call, wanted: Any) -> Any:
     if wanted.name is None:
         topic = cluster.topic(wanted.topic_id)
         if topic is None:
-            # Up to version 11 a response cannot leave a name out.
+            # Up to version 11, a response must contain a name.
             name = None if call.version >= 12 else ""
             return _nothing(ErrorCode.UNKNOWN_TOPIC_ID, name, wanted.topic_id)
         return _described(call, topic)
@@ -64,7 +64,7 @@ def _wanted(call: Call, wanted: Any) -> Any:
         legal_topic(wanted.name)
     except (TypeError, ValueError):
         return _nothing(ErrorCode.INVALID_TOPIC, wanted.name)
-    # Before version 4, asking creates the topic.
+    # Before version 4, every request for a topic creates it.
     if not cluster.auto_create or not (call.version < 4 or call.request.allow_auto_topic_creation):
         return _nothing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted.name)
     if not (

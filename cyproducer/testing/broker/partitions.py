@@ -1,12 +1,12 @@
 """The true state of a cluster: partitions with their logs, producer states and leaders.
 
-Owns the logs, how far they are replicated, the records that a leader change loses, and the rules for sequence
-numbers (KIP-98, as in brokers from 2.5 on; ``old_rules``: as in older ones), and which transactions are open
-in a log. Does not own requests and connections , the decisions about transactions
-(``transactions``) or the schedule of events.
+Owns the logs, how far they are replicated, the records that a leader change loses, the rules for sequence
+numbers (KIP-98, as in brokers from 2.5 on; with ``old_rules``, as in older brokers), and which transactions
+are open in a log. Does not own requests and connections, the decisions about transactions (``transactions``)
+or the schedule of events.
 
 Replication is one number per partition: records below ``synced`` are on every replica and are never lost.
-With acks=all, only they are acknowledged. Records above may be lost when the leader crashes.
+With acks=all, only they are acknowledged. Records at or above ``synced`` may be lost when the leader crashes.
 """
 
 import bisect
@@ -48,9 +48,9 @@ class Entry(NamedTuple):
     offset: int
     header: Header
     data: bytes
-    #: Of a marker: whether it commits; None: these are records.
+    #: For a marker: whether it commits; None for a batch of records.
     commits: bool | None = None
-    #: Of a marker: the term of the coordinator that sent it.
+    #: For a marker: the term of the coordinator that sent it.
     term: int = -1
 
     @property
@@ -73,20 +73,21 @@ class ProducerState:
     batches: deque[Written] = field(default_factory=lambda: deque(maxlen=5))
     #: The first offset of the open transaction.
     started: int | None = None
-    #: The newest coordinator that has ended a transaction.
+    #: The term of the newest coordinator that has ended a transaction.
     term: int = -1
 
 
 @dataclass(eq=False)
 class Guard:
-    """A leader asks the coordinator about a producer's batch; a marker that comes meanwhile revokes it."""
+    """A verification of a producer's batch that a leader has requested from the coordinator. A marker that
+    arrives in the meantime revokes it."""
 
     epoch: int
     lowest_sequence: int
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records readers of committed records must skip."""
+    """A transaction whose records consumers of committed records must skip."""
 
     producer_id: int
     first: int
@@ -105,12 +106,12 @@ class Partition:
     entries: list[Entry] = field(default_factory=list)
     synced: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
-    #: Batches that were appended, and lost with a leader.
+    #: Batches that were appended, and then lost in a leader change.
     lost: list[Entry] = field(default_factory=list)
     waiting: list[tuple[int, Waiter]] = field(default_factory=list)
     #: By producer id.
     guards: dict[int, Guard] = field(default_factory=dict)
-    #: The first offset that is left.
+    #: The first remaining offset.
     log_start: int = 0
     #: Transactions that were aborted, in the order of their markers.
     aborted: list[Aborted] = field(default_factory=list)
@@ -123,12 +124,12 @@ class Partition:
 
     @property
     def last_stable(self) -> int:
-        """The first offset of the oldest open transaction; without one, the end of what is replicated."""
+        """The first offset of the oldest open transaction; without one, the end of the replicated records."""
         started = [state.started for state in self.producers.values() if state.started is not None]
         return min([self.synced, *started])
 
     def at(self, offset: int) -> int:
-        """Returns the index of the entry that contains an offset, or of the first one behind it."""
+        """Returns the index of the entry that contains an offset, or of the first entry after it."""
         return bisect.bisect_right(self.entries, offset, key=lambda entry: entry.end)
 
     @property
@@ -136,10 +137,10 @@ class Partition:
         return self.topic, self.index
 
     def check(self, batch: Header, old_rules: bool, tells_duplicates: bool) -> tuple[int, Entry | None]:
-        """Checks the sequence numbers: returns an error, or the batch if it is already there, or neither.
+        """Checks the sequence numbers. Returns an error, the batch if it is already in the log, or neither.
 
-        ``tells_duplicates``: as in Kafka 0.11, which recognised only the very last batch, and returned
-        DUPLICATE_SEQUENCE_NUMBER for earlier ones.
+        With ``tells_duplicates``, behaves like Kafka 0.11, which recognized only the very last batch, and
+        returned DUPLICATE_SEQUENCE_NUMBER for earlier batches.
         """
         if batch.producer_id < 0:
             return NO_ERROR, None
@@ -165,13 +166,13 @@ class Partition:
         return OUT_OF_ORDER, None
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the log has a transaction of this identity that is not ended."""
+        """Whether the log has an open transaction of this producer id and epoch."""
         state = self.producers.get(producer_id)
         return state is not None and state.started is not None and state.epoch == epoch
 
     def guard(self, batch: Header, begins: bool) -> Guard:
-        """Begins to ask the coordinator about a batch. ``begins``: an epoch must start with sequence 0 here,
-        even if the log knows nothing of the producer."""
+        """Begins the verification of a batch with the coordinator. ``begins``: an epoch must start with
+        sequence 0 in this log, even if the log has no state of the producer."""
         state = self.producers.get(batch.producer_id)
         is_new = state is None or state.epoch != batch.epoch or not state.batches
         lowest = 0 if begins and is_new else batch.first_sequence
@@ -182,8 +183,8 @@ class Partition:
         return guard
 
     def check_transactional(self, batch: Header, guard: Guard | None) -> tuple[int, Entry | None]:
-        """Like ``check``, for a transaction's batch. ``guard``: what the coordinator's answer was asked
-        with."""
+        """Like ``check``, for a transactional batch. ``guard``: the guard of its verification with the
+        coordinator; None if there was no verification."""
         state = self.producers.get(batch.producer_id)
         if state is not None and state.epoch == batch.epoch:
             for written in state.batches:
@@ -209,8 +210,8 @@ class Partition:
     def append_marker(
         self, producer_id: int, epoch: int, commits: bool, term: int, now_ns: int
     ) -> Entry | None:
-        """Ends a producer's transaction, if one is open here; returns None if the coordinator is an older one
-        than the last."""
+        """Ends a producer's transaction, if one is open here. Returns None if the coordinator is older than
+        the last one that has ended a transaction."""
         state = self.producers.get(producer_id)
         if state is not None and term < state.term:
             return None
@@ -253,14 +254,14 @@ class Partition:
         self.producers[entry.header.producer_id].batches[-1] = Written(first, last, entry)
 
     def wait_synced(self, end: int, waiter: Waiter) -> None:
-        """Calls ``waiter`` when all records below ``end`` are replicated, or will not be."""
+        """Calls ``waiter`` when all records below ``end`` are replicated, or will never be."""
         if end <= self.synced:
             waiter(NO_ERROR)
         else:
             self.waiting.append((end, waiter))
 
     def sync(self, epoch: int, end: int) -> None:
-        """The followers of the leader of ``epoch`` have all records below ``end``."""
+        """Notes that the followers of the leader of ``epoch`` have all records below ``end``."""
         if epoch != self.epoch or end <= self.synced:
             return
         self.synced = end
@@ -272,7 +273,8 @@ class Partition:
             self.on_sync(self)
 
     def elect(self, leader: int, keep: int, now_ns: int) -> int:
-        """Elects a leader whose log ends at ``keep`` or a little below; returns how many batches are lost."""
+        """Elects a leader whose log ends at ``keep`` or at the batch end below; returns how many batches are
+        lost."""
         kept = [entry for entry in self.entries if entry.end <= max(keep, self.synced)]
         gone = self.entries[len(kept) :]
         if gone:
@@ -288,7 +290,7 @@ class Partition:
         waiting, self.waiting = self.waiting, []
         self.synced = self.end
         for _, waiter in waiting:
-            # The old leader was deposed while it waited; its batch may be in the log anyway.
+            # The leader changed during the wait. The batch may be in the log anyway.
             waiter(NOT_LEADER)
         return len(gone)
 
@@ -333,7 +335,7 @@ class Cluster:
                 waiter(NOT_LEADER)
 
     def existing(self, key: str | uuid.UUID) -> Topic | None:
-        """Returns the topic with a name or an id, if brokers know it already."""
+        """Returns the topic with a name or an id, if brokers already know it."""
         topic = self.by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
         return None if topic is None or self.world.now_ns < topic.exists_from_ns else topic
 
@@ -348,7 +350,7 @@ class Cluster:
         return [partition for topic in self.topics.values() for partition in topic.partitions]
 
     def learn(self, partition: Partition, nodes: list[int]) -> None:
-        """These brokers learn who leads the partition now."""
+        """Updates the leader of the partition in the views of these brokers."""
         for node in nodes:
             self.views[node, partition] = (partition.leader, partition.epoch)
 
@@ -356,7 +358,8 @@ class Cluster:
         return self.views[node, partition]
 
     def move(self, partition: Partition, leader: int, clean: bool, lag_ms: tuple[float, float]) -> None:
-        """Gives a partition another leader (or the same in a new epoch); brokers learn it one by one."""
+        """Moves a partition to another leader (or to the same one in a new epoch). Brokers learn of the
+        leader one by one."""
         world = self.world
         keep = partition.end
         if clean:

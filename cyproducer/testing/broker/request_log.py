@@ -1,7 +1,7 @@
-"""Lines for people about requests and responses of an embedded cluster: ``--log requests``.
+"""Human-readable lines about requests and responses of an embedded cluster: ``--log requests``.
 
-Owns the text. A line has the time, the node, the client, the request with what it is about, and the errors in
-the response.
+Owns the text. A line has the time, the node, the client, the request and its subject, and the errors in the
+response.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _LISTS: Final = ("coordinator_keys", "groups", "groups_names", "transactional_id
 
 
 def line(call: Call, response: Any) -> str:
-    """Returns a line about a request that was answered."""
+    """Returns a line about a request and its response."""
     when = datetime.fromtimestamp(call.world.now_ns / NS_PER_MS / 1000).strftime("%H:%M:%S.%f")[:-3]
     errors = sorted(set(_errors(response)))
     outcome = ", ".join(errors) if errors else "ok"

@@ -1,7 +1,7 @@
 """Certificates for an embedded cluster, and its TLS contexts.
 
-Owns making a certificate for 127.0.0.1 and localhost where none is given: with the package trustme, or else
-with the command ``openssl``.
+Owns generating a certificate for 127.0.0.1 and localhost if none is given: with the package trustme, or
+otherwise with the command ``openssl``.
 """
 
 import importlib
@@ -31,16 +31,16 @@ class Files(NamedTuple):
 
     certificate: str
     key: str
-    #: With which clients verify the certificate.
+    #: Clients verify the certificate with this file.
     authority: str
 
 
 class NoCertificate(RuntimeError):
-    """There is no way to make a certificate here; the message says what to do."""
+    """A certificate cannot be generated on this machine; the message says what to do."""
 
 
 def make(folder: Path) -> Files:
-    """Makes a certificate in ``folder``. Raises ``NoCertificate``."""
+    """Generates a certificate in ``folder``. Raises ``NoCertificate``."""
     files = Files(*(str(folder / name) for name in ("server.pem", "server.key", "ca.pem")))
     try:
         trustme: Any = importlib.import_module("trustme")
@@ -81,7 +81,7 @@ def _with_openssl(folder: Path, files: Files) -> None:
 
 
 def context(certificate: str, key: str, client_authority: str | None) -> ssl.SSLContext:
-    """Returns the context of a listener; ``client_authority``: clients need a certificate that it signed."""
+    """Returns a listener's context. With ``client_authority``, clients need a certificate that it signed."""
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     made.load_cert_chain(certificate, key)
     if client_authority is not None:
