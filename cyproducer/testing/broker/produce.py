@@ -1,11 +1,11 @@
 """Produce of an embedded cluster.
 
 Owns the checks of a batch in Kafka's order, appending it, and the response. Does not own the rules for
-sequences and open transactions (``partitions``) or what coordinators answer (``transactions``).
+sequences and open transactions (``partitions``) or the responses of coordinators (``transactions``).
 
-From version 12 on a leader adds the partitions of a request to the transaction for which its log has none
-open; up to version 11 it only asks whether they are added (KIP-890). The connection's next request waits
-meanwhile.
+If the log of a partition has no open transaction of the producer, the leader requests from the coordinator to
+add the partition to the transaction (from version 12 on), or only to verify that it was added (up to version
+11; KIP-890). In the meantime, the connection's next request waits.
 """
 
 from typing import Any, Final, NamedTuple
@@ -19,9 +19,9 @@ from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import PRODUCE
 
 ADDS_PARTITIONS: Final = 12
-"""From this version on, Produce adds its partitions, and may answer CONCURRENT_TRANSACTIONS."""
+"""From this version on, Produce adds its partitions, and can return CONCURRENT_TRANSACTIONS."""
 HAS_ABORTABLE: Final = 11
-"""From this version on, Produce may answer TRANSACTION_ABORTABLE."""
+"""From this version on, Produce can return TRANSACTION_ABORTABLE."""
 NAMES_LEADER: Final = 10
 UNREACHED: Final = (
     ErrorCode.NETWORK_EXCEPTION,
@@ -31,11 +31,11 @@ UNREACHED: Final = (
 )
 
 Key = tuple[str | bytes, int]
-"""A topic as the request names it, and a partition."""
+"""A topic, by name or by id as in the request, and a partition."""
 
 
 class Part(NamedTuple):
-    """A partition's batch that may be appended, as far as a broker knows without its logs."""
+    """A partition's batch that has passed the checks that do not need the log."""
 
     key: Key
     partition: Partition
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Answer:
-    """The response, while the parts of its partitions are collected."""
+    """Collects the parts of a response, one for each partition, and sends it."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -60,7 +60,7 @@ class Answer:
         start: int = -1,
         text: str | None = None,
     ) -> None:
-        """Sets a partition's part."""
+        """Sets the part of a partition. The last part sends the response."""
         leader = PRODUCE.response.LeaderIdAndEpoch()
         call = self.call
         if code == ErrorCode.NOT_LEADER_FOR_PARTITION and call.version >= NAMES_LEADER:
@@ -81,7 +81,7 @@ class Answer:
         call, response = self.call, PRODUCE.response
         if call.request.acks == 0:
             if any(part.error_code for part in self.parts.values()):
-                # There is no other way to report the error.
+                # With acks=0, there is no other way to report the error.
                 call.hang_up()
             else:
                 call.silence()
@@ -103,7 +103,7 @@ class Answer:
 
 
 def named(call: Call, topic: Any) -> str | bytes:
-    """Returns how a request of this version names a topic."""
+    """Returns the id or the name of a topic, whichever a request of this version uses."""
     return topic.topic_id if call.version >= 13 else topic.name  # type: ignore[no-any-return]
 
 
@@ -135,7 +135,7 @@ def produce(call: Call) -> Any:
 
 
 def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> tuple[int, str | None]:
-    """Returns an error code for a partition's batch, without a look at its log; and a text for it."""
+    """Returns an error code for a partition's batch, and its text. Does not read the log."""
     request, cluster = call.request, call.cluster
     if request.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS, None
@@ -176,7 +176,7 @@ def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> 
 
 
 def _time_refusal(call: Call, topic: str, batch: batches.Batch) -> str:
-    """Returns why the timestamps of a batch are refused (KIP-937); "": they are not."""
+    """Returns the reason if the timestamps of a batch are refused (KIP-937); "" if they are accepted."""
     config = call.cluster.config
     if config(topic, "message.timestamp.type") == "LogAppendTime":
         return ""
@@ -192,7 +192,7 @@ def _time_refusal(call: Call, topic: str, batch: batches.Batch) -> str:
 
 
 def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
-    """Takes the batches of a transaction once the coordinator has confirmed it, if that is needed."""
+    """Takes the batches of a transaction, after the coordinator has confirmed it if that is necessary."""
     request, transactions = call.request, call.cluster.transactions
     identities = {(part.batch.producer_id, part.batch.epoch) for part in parts}
     if len(identities) > 1:
@@ -226,7 +226,7 @@ def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
 
 
 def _translated(code: int, version: int) -> int:
-    """Returns the code that a version of Produce has for the coordinator's one."""
+    """Returns the error code that a version of Produce uses for the coordinator's error code."""
     if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < HAS_ABORTABLE:
@@ -235,7 +235,7 @@ def _translated(code: int, version: int) -> int:
 
 
 def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
-    """Appends a batch, or refuses it; ``guard``: what the coordinator has confirmed of it."""
+    """Appends a batch, or refuses it. ``guard``: the guard of its verification with the coordinator."""
     cluster, partition, data = call.cluster, part.partition, part.data
     state = partition.producers.get(part.batch.producer_id)
     if part.batch.transactional:

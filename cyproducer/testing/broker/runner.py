@@ -1,7 +1,7 @@
-"""Runs an embedded cluster on a thread of its own, or in a process of its own.
+"""Runs an embedded cluster on a separate thread, or in a separate process.
 
-Owns the thread or the process, and getting calls there and results back. Does not own what the calls do
-(``control``). Thread-safe.
+Owns the thread or the process, and the transport of calls and results. Does not own the functions that are
+called (``control``). Thread-safe.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ STOP_S: Final = 5.0
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop whose timers do not stand still while a test has stopped the clocks of Python."""
+    """A loop whose timers continue to run while a test has stopped Python's clocks."""
 
     def time(self) -> float:
         return monotonic_s()
 
 
 class ClusterThread:
-    """A cluster on a daemon thread of this process. ``options``: of ``EmbeddedCluster``."""
+    """A cluster on a daemon thread of this process. ``options`` are the arguments of ``EmbeddedCluster``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class ClusterThread:
         self.pid = os.getpid()
 
     def start(self) -> None:
-        """Returns once all nodes listen. Raises what kept one from it."""
+        """Starts the cluster. Returns once all nodes listen; raises the error of a node that cannot."""
         self._thread.start()
         try:
             self._wait(self._begin())
@@ -62,7 +62,8 @@ class ClusterThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_S)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls ``function(cluster, *arguments)`` on the loop's thread; returns, or raises, what it does."""
+        """Calls ``function(cluster, *arguments)`` on the loop's thread. Returns its result, or raises its
+        exception."""
         return self._wait(self._call(function, arguments))
 
     async def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -77,7 +78,7 @@ class ClusterThread:
             return
         if self._cluster is not None:
             self.call(_close)
-        # One more turn: connections that were cut learn of it.
+        # Run one more iteration of the loop, so that connections that were cut are notified.
         self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
         self._thread.join(CALL_S)
 
@@ -89,11 +90,11 @@ def _close(cluster: EmbeddedCluster) -> None:
 
 
 class Ended(Exception):
-    """The process has ended; the message has its status."""
+    """The process has ended; the message has its exit status."""
 
 
 class ClusterProcess:
-    """A cluster in a process of its own, which ends when this one does."""
+    """A cluster in a separate process, which ends when this process ends."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
@@ -107,7 +108,7 @@ class ClusterProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns once all nodes listen. Raises what kept one from it."""
+        """Starts the process. Returns once all nodes listen; raises the error of a node that cannot."""
         ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -126,7 +127,7 @@ class ClusterProcess:
             raise
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function of ``control`` there."""
+        """Calls a function of ``control`` in the process."""
         assert self._pipe is not None
         with self._lock:
             try:
@@ -152,7 +153,7 @@ class ClusterProcess:
     def stop(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            # Not by closing the pipe: a forked child may hold it open, and nothing needs saving.
+            # Closing the pipe is not enough: a forked child may hold it open. There is nothing to save.
             self._process.kill()
             self._process.wait(STOP_S)
         if self._pipe is not None:
@@ -160,7 +161,7 @@ class ClusterProcess:
 
 
 def serve(pipe: "Connection[Any, Any]") -> None:
-    """Carries out the calls of a ``ClusterProcess``, until it is gone."""
+    """Carries out the calls of a ``ClusterProcess``, until the other end of the pipe is closed."""
     cluster = ClusterThread(pipe.recv())
 
     def answered(function: Callable[..., Any], *given: Any) -> tuple[bool, Any]:

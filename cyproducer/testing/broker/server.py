@@ -1,11 +1,11 @@
-"""The sockets of an embedded cluster: nodes, connections, and the way of a request to its handler.
+"""The sockets of an embedded cluster: nodes, connections, and the dispatch of requests to handlers.
 
-Owns listening, framing, the order of a connection's requests, versions, and answering. Does not own what a
-request means (``handlers``) or any state of the cluster (``cluster``). Everything runs on the thread of one
-asyncio loop.
+Owns listening, framing, the order of a connection's requests, versions, and sending responses. Does not own
+the meaning of a request (``handlers``) or any state of the cluster (``cluster``). Everything runs on the
+thread of one asyncio loop.
 
-As in Kafka, a connection has one request at a time: the next one is handled once the response to this one is
-written. A request that waits (Fetch, JoinGroup) makes those behind it wait.
+As in Kafka, a connection handles one request at a time: the next request is handled once the response to the
+current one is written. A request that waits (Fetch, JoinGroup) blocks the requests behind it.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ LARGEST_FRAME: Final = 100 << 20
 """``socket.request.max.bytes``"""
 
 LATER: Final = object()
-"""What a handler returns if it calls ``Call.answer()`` itself, now or later."""
+"""The return value of a handler that calls ``Call.answer()`` itself, now or later."""
 
 
 class LoopWorld(World):
-    """Real time, which a test may push forward, and events on an asyncio loop."""
+    """Real time, which a test can advance, and events on an asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._offset_ns = unix_ms() * NS_PER_MS - monotonic_ns()
@@ -50,11 +50,11 @@ class LoopWorld(World):
         return monotonic_ns() + self._offset_ns
 
     def touch(self) -> None:
-        """Takes over the real time. To be called before anything else happens in a turn of the loop."""
+        """Sets ``now_ns`` to the real time. Must be called first in each iteration of the loop."""
         self.now_ns = max(self.now_ns, self._real_ns())
 
     def advance(self, delay_ms: float) -> None:
-        """Pushes time forward, and runs what is due."""
+        """Moves time forward, and runs the events that are due."""
         self._offset_ns += int(delay_ms * NS_PER_MS)
         self._run()
 
@@ -81,7 +81,7 @@ class LoopWorld(World):
         self._schedule()
 
     def close(self) -> None:
-        """Nothing happens any more."""
+        """Cancels all events."""
         self.over = True
         self._events.clear()
         if self._timer is not None:
@@ -89,7 +89,7 @@ class LoopWorld(World):
 
 
 class Call:
-    """A request, its connection, and the way back."""
+    """A request, its connection, and the methods that respond to it."""
 
     __slots__ = ("api", "connection", "header", "is_over", "node", "request", "seen")
 
@@ -100,7 +100,7 @@ class Call:
         self.header = header
         self.request = request
         self.is_over = False
-        #: The rules for faults that this request has met: see ``faults``.
+        #: The fault rules that have applied to this request; see ``faults``.
         self.seen: dict[Any, int] = {}
 
     @property
@@ -117,19 +117,20 @@ class Call:
 
     @property
     def principal(self) -> str:
-        """Who sent it, as in "User:alice"."""
+        """The principal that sent the request, such as "User:alice"."""
         return self.connection.principal or "User:ANONYMOUS"
 
     def fault(self, topic: str | None = None, partition: int | None = None) -> int:
-        """Returns the error code that the test has asked for; 0: none."""
+        """Returns the error code that the test has requested; 0 if there is none."""
         return self.cluster.faults.code(self, topic, partition)
 
     def allowed(self, operation: str, kind: str, name: str) -> bool:
-        """Whether the principal may do this; ``kind``: "topic", "group", "transactional_id", "cluster"."""
+        """Whether the principal is allowed to do this. ``kind`` is "topic", "group", "transactional_id" or
+        "cluster"."""
         return self.cluster.access.allows(self.principal, operation, kind, name)
 
     def answer(self, response: Any) -> None:
-        """Sends the response. The first call counts."""
+        """Sends the response. Only the first call has an effect."""
         if not self.is_over:
             self.is_over = True
             self.connection.respond(self, response)
@@ -155,12 +156,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, node: "Node") -> None:
         self.node = node
-        #: None until it is authenticated, if that is needed.
+        #: None until the connection is authenticated, if authentication is required.
         self.principal = node.cluster.access.anonymous
         #: The state of an authentication: owned by ``authentication``.
         self.session: Any = None
         self.is_gone = False
-        #: The connection is closed behind the next response.
+        #: The connection is closed after the next response.
         self.is_last = False
         self._transport: asyncio.Transport | None = None
         self._inbox = bytearray()
@@ -217,7 +218,7 @@ class Connection(asyncio.Protocol):
             if api is None or not lowest <= header.version <= highest:
                 self._refuse_version(header)
                 return
-            # librdkafka sends Metadata with bytes behind its end.
+            # librdkafka sends Metadata requests with trailing bytes.
             _, request = api.decode_request(frame, whole=False)
         except KafkaProtocolError as error:
             log.warning("node %d closes a connection: %s", self.node.id, error)
@@ -239,7 +240,7 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def _refuse_version(self, header: RequestHeader) -> None:
-        # A client must learn the versions from a broker that is older than it (KIP-511).
+        # A client must be able to learn the versions of a broker that is older than the client (KIP-511).
         if header.api_key == API_VERSIONS.key:
             response = self.node.cluster.api_versions(ErrorCode.UNSUPPORTED_VERSION)
             self._send(API_VERSIONS.encode_response(0, header.correlation_id, response))
@@ -248,7 +249,7 @@ class Connection(asyncio.Protocol):
         self.cut()
 
     def respond(self, call: Call, response: Any) -> None:
-        """Sends a response, in the node's time; None: there is none."""
+        """Sends a response, after the node's delay. None: there is no response."""
         cluster = self.node.cluster
         if self.is_gone:
             return
@@ -278,17 +279,17 @@ class Connection(asyncio.Protocol):
             self._finish(throttle_ms)
 
     def _finish(self, throttle_ms: int) -> None:
-        """The next request may be handled; of a client that is throttled, later (KIP-219)."""
+        """Allows the next request to be handled; for a throttled client, after ``throttle_ms`` (KIP-219)."""
         if throttle_ms:
             self.node.cluster.world.after(throttle_ms, self._finish, 0)
             return
         self._busy = False
         if self._queue:
-            # Not from here: many requests would nest.
+            # Do not call it directly: the calls of many requests would nest.
             self.node.cluster.loop.call_soon(self._go_on)
 
     def cut(self) -> None:
-        """Closes the connection without sending what is left."""
+        """Closes the connection without sending buffered data."""
         self.is_gone = True
         self._queue.clear()
         if self._transport is not None:
@@ -304,7 +305,7 @@ class Node:
         self.host = HOST
         self.port = port
         self.is_up = False
-        #: A model's broker may stand still; this one does not.
+        #: A model's broker can be paused; this one never is.
         self.paused_until_ns = 0
         self.delay_ms = 0.0
         self.connections: set[Connection] = set()

@@ -1,7 +1,7 @@
 """Producer ids and transactions of an embedded cluster.
 
-Owns authorization, what a version can say, and the responses. Does not own what the requests mean
-(``transactions``, ``group_offsets``) or Produce (``produce``).
+Owns authorization, the differences between versions, and the responses. Does not own the meaning of the
+requests (``transactions``, ``group_offsets``) or Produce (``produce``).
 """
 
 import re
@@ -25,7 +25,7 @@ from cyproducer.wire.messages import (
 )
 from cyproducer.wire.schema import Api
 
-#: API -> the first version that may answer PRODUCER_FENCED; older ones say INVALID_PRODUCER_EPOCH.
+#: API -> the first version that can return PRODUCER_FENCED; older versions return INVALID_PRODUCER_EPOCH.
 HAS_FENCED: Final[dict[Api, int]] = {
     INIT_PRODUCER_ID: 4,
     ADD_PARTITIONS_TO_TXN: 2,
@@ -40,7 +40,7 @@ STATES: Final = (
 
 
 def _refusal(call: Call, transactional_id: str) -> int:
-    """Returns why a request to an id's coordinator is refused, or NO_ERROR."""
+    """Returns the error code if a request to an id's coordinator is refused, or NO_ERROR."""
     if not call.allowed("WRITE", "transactional_id", transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if code := call.fault():
@@ -50,7 +50,7 @@ def _refusal(call: Call, transactional_id: str) -> int:
 
 
 def _sayable(call: Call, code: int) -> int:
-    """Returns a code that the version knows."""
+    """Translates an error code to one that the version of the request supports."""
     if code == ErrorCode.PRODUCER_FENCED and call.version < HAS_FENCED.get(call.api, 0):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -114,7 +114,7 @@ def add_partitions(call: Call) -> Any:
         return LATER
     codes = {place: _topic_refusal(call, place, "WRITE") for place in places}
     if any(codes.values()):
-        # Nothing is added.
+        # No partition is added.
         answer({place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()})
     else:
         call.cluster.transactions.add(

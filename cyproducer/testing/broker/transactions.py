@@ -1,16 +1,17 @@
 """The transaction coordinators of the model: identities, states of transactions, timeouts and markers.
 
-Owns the transactions of all ids, the feature ``transaction.version``, who is denied what, and what a
-coordinator answers, as measured on Kafka 4.1 and read in its sources (KIP-98, KIP-360, KIP-447, KIP-890).
-Does not own logs (``partitions``), offsets (``group_offsets``), which broker coordinates what
-(``homes``) or requests.
+Owns the transactions of all ids, the feature ``transaction.version``, the denied rights, and the responses of
+a coordinator, as measured on Kafka 4.1 and read in its sources (KIP-98, KIP-360, KIP-447, KIP-890). Does not
+own logs (``partitions``), offsets (``group_offsets``), the assignment of coordinators (``homes``) or
+requests.
 
-``bumps`` stands for the protocol's second version, in which each end of a transaction bumps the epoch.
-Whether a client uses it is the version of its request; for what a coordinator ends by itself it is level 2 of
-the feature.
+``bumps`` stands for the second version of the protocol, in which each end of a transaction bumps the epoch.
+For a client, the version of its request determines whether this version is used. For a transaction that a
+coordinator ends by itself, level 2 of the feature determines it.
 
-Answers are given through callbacks, since a coordinator writes each change to its log first. Meanwhile, and
-until all markers of an ended transaction are written, the id is *busy*: CONCURRENT_TRANSACTIONS.
+Responses are passed to callbacks, because a coordinator first writes each change to its log. During the
+write, and until all markers of an ended transaction are written, the id is *busy*: requests get
+CONCURRENT_TRANSACTIONS.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Broker(Protocol):
-    """What matters of a broker here."""
+    """The state of a broker that transactions need."""
 
     is_up: bool
     paused_until_ns: int
@@ -52,9 +53,10 @@ COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
 PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
 
 EXHAUSTED = 32766
-"""No transaction continues after this epoch: the next one has another producer id."""
+"""No transaction continues after this epoch: the next transaction has another producer id."""
 FENCING = 32767
-"""The epoch in which only a coordinator ends a transaction. What is begun in it never ends (KAFKA-20090)."""
+"""The epoch in which only a coordinator ends a transaction. A transaction that begins in it never ends
+(KAFKA-20090)."""
 ADD_AGAIN_MS, ADD_LIMIT_MS = 20.0, 100.0
 """How often and for how long a leader tries to add a partition while the id is busy."""
 
@@ -68,57 +70,58 @@ Told = Callable[[int], None]
 
 @dataclass
 class TransactionManners:
-    """How brokers treat transactions in a history; times in milliseconds."""
+    """How brokers handle transactions in a history; times in milliseconds."""
 
     #: The level of ``transaction.version`` at the start.
     level: int = 2
-    #: Until a write to a coordinator's log is durable.
+    #: The time until a write to a coordinator's log is durable.
     log_ms: tuple[float, float] = (0.0, 0.0)
-    #: Until a marker is at its partition's leader.
+    #: The time until a marker reaches its partition's leader.
     marker_ms: tuple[float, float] = (0.0, 0.0)
-    #: From a leader to the coordinator and back.
+    #: The time from a leader to the coordinator and back.
     between_ms: tuple[float, float] = (0.0, 0.0)
-    #: How long a new coordinator loads its log.
+    #: How long a new coordinator takes to load its log.
     load_ms: tuple[float, float] = (0.0, 0.0)
     #: How long brokers take to learn of a new coordinator, or of a new level.
     lag_ms: tuple[float, float] = (0.0, 0.0)
-    #: How often coordinators look for transactions that have timed out.
+    #: How often coordinators check for transactions that have timed out.
     check_ms: float = 1000.0
     #: ``transaction.max.timeout.ms``
     max_timeout_ms: int = 900_000
-    #: Whether EndTxn(commit) after the broker's timeout says PRODUCER_FENCED, as after KAFKA-20785.
+    #: Whether EndTxn(commit) after the broker's timeout returns PRODUCER_FENCED, as after KAFKA-20785.
     fences_late_commits: bool = False
     #: The epoch of a new producer id.
     first_epoch: int = 0
-    #: Whether the first look-up of a coordinator fails, since the topic of its log is being made.
+    #: Whether the first lookup of a coordinator fails because the topic of its log is being created.
     makes_topics: bool = False
-    #: The probability that a Produce request's adding fails because another of its connections adds too.
+    #: The probability that a Produce request fails to add its partitions because another connection of the
+    #: producer also adds partitions.
     collides: float = 0.2
-    #: Error codes of the requests to coordinators, for no reason, and their probability.
+    #: Error codes that requests to coordinators get at random, and their probability.
     faults: list[int] = field(default_factory=list)
     fault_rate: float = 0.0
 
 
 class State(NamedTuple):
-    """What a coordinator's log has on an id."""
+    """The state of an id in a coordinator's log."""
 
     name: str
     producer_id: int
     epoch: int
     timeout_ms: int
     updated_ns: int
-    #: The epoch before the last bump that its owner may repeat; -1: there is none.
+    #: The epoch before the last bump that its owner is allowed to repeat; -1: there is none.
     last_epoch: int = -1
     #: The producer id before the last one.
     previous_id: int = -1
     #: The producer id that follows when the markers are written; -1: the same.
     next_id: int = -1
-    #: Partitions without a marker; those of groups' offsets among them.
+    #: Partitions without a marker, including those of the offsets of groups.
     places: frozenset[Place] = frozenset()
     started_ns: int = -1
     #: Whether the transaction was ended with a bump of the epoch.
     bumps: bool = False
-    #: Whether a coordinator ended it: the time was over, or another producer took over.
+    #: Whether a coordinator ended the transaction: it timed out, or another producer took over.
     fenced: bool = False
 
 
@@ -132,19 +135,19 @@ class Transaction:
     state: State | None = None
     #: A change is being written.
     changing: bool = False
-    #: A change can't be written: nothing is possible any more until another coordinator reads the log.
+    #: A change can't be written: the id is blocked until another coordinator reads the log.
     wedged: bool = False
-    #: Partitions whose markers are on their way.
+    #: Partitions whose markers are in flight.
     unmarked: set[Place] = field(default_factory=set)
 
     @property
     def busy(self) -> bool:
-        """Whether a change is under way, until the last marker is written."""
+        """Whether a change is in progress, until the last marker is written."""
         return self.changing or self.wedged or (self.state is not None and self.state.name in PREPARED)
 
 
 class Features:
-    """``transaction.version``, and what each broker knows of it (KIP-584)."""
+    """``transaction.version``, and each broker's view of it (KIP-584)."""
 
     def __init__(self, world: World, nodes: list[int], level: int) -> None:
         self.world = world
@@ -154,7 +157,7 @@ class Features:
         self.views = dict.fromkeys(nodes, (self.epoch, level))
 
     def set(self, level: int, lag_ms: tuple[float, float]) -> None:
-        """Finalizes a level; brokers learn it one by one."""
+        """Finalizes a level; brokers learn of it one by one."""
         self.world.say(f"transaction.version {self.level} becomes {level}")
         self.level = level
         self.epoch += self.world.random.randint(1, 200)
@@ -187,7 +190,7 @@ class Transactions:
         self.replication_ms = replication_ms
         self.features = Features(world, cluster.nodes, manners.level)
         self.ids: dict[str, Transaction] = {}
-        #: What no client may do at any time.
+        #: Actions of clients that are never allowed.
         self.violations: list[str] = []
         #: ("topic" or "group" or "id", name) for which the client has no rights.
         self.denied: set[tuple[str, str]] = set()
@@ -207,7 +210,7 @@ class Transactions:
         return found
 
     def accuse(self, what: str) -> None:
-        """Records what no client may do."""
+        """Records an action of a client that is never allowed."""
         self.world.say(f"VIOLATION: {what}")
         self.violations.append(what)
 
@@ -216,7 +219,8 @@ class Transactions:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int, told: Identified
     ) -> None:
-        """Answers InitProducerId; -1, -1 takes over, an identity of one's own is bumped (KIP-360)."""
+        """Handles InitProducerId. A request with -1, -1 takes over the id; a request with the producer's own
+        producer id and epoch bumps the epoch (KIP-360)."""
         if transactional_id == "" or (producer_id < 0) != (epoch < 0):
             told(INVALID_REQUEST, -1, -1)
         elif not 0 < timeout_ms <= self.manners.max_timeout_ms:
@@ -228,7 +232,7 @@ class Transactions:
             if isinstance(change, int):
                 told(change, -1, -1)
             elif change.name == PREPARE_ABORT:
-                # The client asks again, and gets the epoch after the one in which the transaction was ended.
+                # The client retries, and gets the epoch after the one in which the transaction was ended.
                 self._end(txn, change, lambda code, *_: told(code or CONCURRENT_TRANSACTIONS, -1, -1))
             else:
                 self._initialise(txn, change, told)
@@ -276,7 +280,7 @@ class Transactions:
         if expected[1] == state.epoch:
             return fresh._replace(epoch=state.epoch + 1, last_epoch=state.epoch)
         if expected[1] == state.last_epoch:
-            # A repeated request, whose first answer may be lost.
+            # A repeated request, whose first response may be lost.
             return fresh
         return PRODUCER_FENCED
 
@@ -306,7 +310,7 @@ class Transactions:
         bumps: bool,
         told: Told,
     ) -> None:
-        """Adds partitions, all or none. ``bumps``: for a client of the second version."""
+        """Adds all partitions, or none. ``bumps``: the client uses the second version of the protocol."""
         wanted = frozenset(places)
         txn = self.ids.get(transactional_id)
         if txn is None or (txn.state is None and not txn.busy):
@@ -336,7 +340,7 @@ class Transactions:
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, places: Iterable[Place]
     ) -> dict[Place, int]:
-        """Returns for each partition whether it is in the open transaction of an identity."""
+        """Returns an error code for each partition: NO_ERROR if it is in the open transaction."""
         wanted = list(places)
         txn = self.ids.get(transactional_id)
         state = None if txn is None else txn.state
@@ -360,19 +364,19 @@ class Transactions:
         told: Callable[[dict[Place, int]], object],
         begin: Callable[[], object] = lambda: None,
     ) -> None:
-        """A leader asks the coordinator that it knows to add partitions, or whether they are added.
+        """Sends a leader's request to the coordinator that it knows: to add partitions, or to verify them.
 
         Args:
             node: the leader.
-            transactional_id: of the producer, as the other arguments.
-            producer_id: its producer id.
-            epoch: its epoch.
+            transactional_id: the producer's transactional id.
+            producer_id: the producer's id.
+            epoch: the producer's epoch.
             places: the partitions.
-            adds: whether to add them (KIP-890's second part); otherwise they are only looked up.
-            patient: tries again for ``ADD_LIMIT_MS`` while the id is busy.
-            told: gets an error code for each partition, with the codes of a leader's answers:
-                INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED.
-            begin: called when the coordinator is asked, each time.
+            adds: whether to add the partitions (KIP-890's second part); otherwise, they are only looked up.
+            patient: retries for ``ADD_LIMIT_MS`` while the id is busy.
+            told: gets an error code for each partition, with the codes of a leader's responses:
+                INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+            begin: called each time a request is sent to the coordinator.
         """
         world = self.world
         until_ns = world.now_ns + int(ADD_LIMIT_MS * NS_PER_MS)
@@ -449,7 +453,8 @@ class Transactions:
         bumps: bool,
         told: Identified,
     ) -> None:
-        """Answers EndTxn. ``bumps``: of version 5 or newer, whose answer has the next identity."""
+        """Handles EndTxn. ``bumps``: the request has version 5 or newer, whose response has the next producer
+        id and epoch."""
         txn = self.ids.get(transactional_id)
         if txn is None or (txn.state is None and not txn.busy):
             told(INVALID_PRODUCER_ID_MAPPING, -1, -1)
@@ -473,7 +478,7 @@ class Transactions:
     def _ended(
         self, txn: Transaction, state: State, producer_id: int, epoch: int, commits: bool
     ) -> State | int:
-        """EndTxn up to version 4: the epoch says nothing about which transaction is meant."""
+        """EndTxn up to version 4: the epoch does not identify the transaction."""
         if state.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
         if state.epoch != epoch:
@@ -522,7 +527,7 @@ class Transactions:
         )
 
     def _end(self, txn: Transaction, prepared: State, told: Identified, second_version: bool = False) -> None:
-        """Writes the decision, answers, and sends the markers."""
+        """Writes the decision, responds, and sends the markers."""
 
         def written(code: int) -> None:
             if code:
@@ -547,7 +552,7 @@ class Transactions:
         )
 
     def describe(self, transactional_id: str) -> State | int:
-        """Answers DescribeTransactions."""
+        """Returns the state of an id for DescribeTransactions, or an error code."""
         txn = self.ids.get(transactional_id)
         return TRANSACTIONAL_ID_NOT_FOUND if txn is None or txn.state is None else txn.state
 
@@ -555,8 +560,8 @@ class Transactions:
 
     def _write(self, txn: Transaction, new: State, told: Told, second_version: bool = False) -> None:
         if second_version and self.features.level_at(txn.home.leader) == 0:
-            # The log's records have no field for it. The coordinator waits for the end of this write for
-            # ever.
+            # The log's records have no field for the second version. The coordinator waits forever for this
+            # write to complete.
             self.world.say(f"id {txn.id} is wedged")
             self.world.count("wedged ids")
             txn.wedged = True
@@ -597,7 +602,7 @@ class Transactions:
     # Timeouts
 
     def _watch(self, txn: Transaction) -> None:
-        """Aborts an open transaction when its time is over: no traffic extends it."""
+        """Aborts an open transaction when its timeout expires. Requests do not extend the timeout."""
         assert txn.state is not None
         due_ns = txn.state.started_ns + txn.state.timeout_ms * NS_PER_MS
         late_ms = self.world.between((0.0, self.manners.check_ms))
@@ -625,7 +630,8 @@ class Transactions:
             self._end(txn, fenced, lambda *answer: None)
 
     def expire(self, before_ns: int) -> None:
-        """Forgets the ids that nobody has used since ``before_ns``, unless they have something open."""
+        """Forgets the ids that were not used since ``before_ns``, unless they are busy or have an open
+        transaction."""
         for txn in self.ids.values():
             state = txn.state
             if state is None or txn.busy or state.name == ONGOING or state.updated_ns >= before_ns:
@@ -647,7 +653,8 @@ class Transactions:
             self.world.after(delay_ms, self._mark, txn, state, txn.home.term, place)
 
     def _mark(self, txn: Transaction, state: State, term: int, place: Place) -> None:
-        """Writes a marker at a partition's leader. A coordinator's request arrives even after its end."""
+        """Writes a marker at a partition's leader. The request arrives even if its coordinator has lost its
+        role in the meantime."""
 
         def written(code: int) -> None:
             if txn.home.term != term:
@@ -704,7 +711,7 @@ class Transactions:
 
 
 class Committed(NamedTuple):
-    """A partition as a reader with ``isolation.level=read_committed`` sees it."""
+    """A partition as a consumer with ``isolation.level=read_committed`` sees it."""
 
     entries: list[Entry]
     last_stable: int
@@ -712,8 +719,8 @@ class Committed(NamedTuple):
 
 
 def read_committed(partition: Partition) -> Committed:
-    """Returns a partition's records of committed transactions, and those without one, up to the last stable
-    offset."""
+    """Returns a partition's records of committed transactions and its non-transactional records, up to the
+    last stable offset."""
     ends: dict[int, bool] = {}
     visible: list[Entry] = []
     for entry in reversed(partition.entries):
@@ -735,6 +742,6 @@ def _last_stable(partition: Partition) -> int:
         elif entry.commits is not None and producer_id in opened:
             started = opened.pop(producer_id)
             if entry.offset >= partition.synced:
-                # Readers do not see the end of a transaction before all replicas have it.
+                # Consumers do not see the end of a transaction before all replicas have it.
                 last_stable = min(last_stable, started)
     return min([last_stable, *opened.values()])

@@ -1,6 +1,6 @@
-"""Time, chance and future events, as the model of a cluster sees them.
+"""Time, random decisions and scheduled events of the model of a cluster.
 
-Owns the queue of events. Does not own the clock: a subclass moves ``now_ns``. One thread runs everything.
+Owns the queue of events. Does not own the clock: a subclass advances ``now_ns``. One thread runs everything.
 """
 
 import heapq
@@ -14,18 +14,18 @@ NS_PER_MS = 1_000_000
 
 
 class World:
-    """The surroundings of a cluster."""
+    """The environment of a cluster."""
 
     def __init__(self, seed: int, now_ns: int, trace: Callable[[str], None] | None = None) -> None:
         """
         Args:
-            seed: of everything that is random.
+            seed: the seed of all random decisions.
             now_ns: the time at the start, in nanoseconds.
             trace: called with a line for each event; None: there is no trace.
         """
         self.random = random.Random(seed)
         self.now_ns = now_ns
-        #: Nothing that is scheduled will happen any more.
+        #: Scheduled events will not run any more.
         self.over = False
         self.events_run = 0
         #: How often each kind of event has happened.
@@ -61,14 +61,14 @@ class World:
         return self.at(self.now_ns + int(delay_ms * NS_PER_MS), act, *args)
 
     def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
-        """Schedules ``act(*args)`` at a time, behind events already scheduled for it; returns the time."""
+        """Schedules ``act(*args)`` at a time, after events already scheduled for it; returns the time."""
         when_ns = max(when_ns, self.now_ns)
         heapq.heappush(self._events, (when_ns, next(self._numbers), act, args))
         return when_ns
 
     @property
     def next_ns(self) -> int | None:
-        """When the next event is due."""
+        """The time at which the next event is due."""
         return self._events[0][0] if self._events else None
 
     def run_due(self) -> bool:
