@@ -1,4 +1,4 @@
-"""Shows the producer's log lines while a command runs, except those that the command's messages repeat."""
+"""Shows the producer's log lines while a command runs, except those that the command itself reports."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Group:
     #: By producer id: offsets of open transactions, and the epoch that wrote them.
     pending: dict[int, dict[Place, Offset]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    #: By producer id: the term of the newest transaction coordinator that has ended a transaction of it.
+    #: By producer id: the term of the newest transaction coordinator that has ended one of its transactions.
     terms: dict[int, int] = field(default_factory=dict)
     #: Producer ids and epochs whose transaction is being verified; a marker revokes the verification.
     guards: set[tuple[int, int]] = field(default_factory=set)

@@ -475,7 +475,7 @@ class ConsumerGroup:
             )
 
     def heartbeat(self, generation: int, member_id: str, instance: str | None) -> int:
-        """Returns an error code. During a rebalance, the code tells the member to rejoin."""
+        """Returns an error code. During a rebalance, the code makes the member rejoin."""
         if code := self.stranger(generation, member_id, instance):
             return code
         self._keep(self.members[member_id])
