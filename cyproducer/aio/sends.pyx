@@ -28,9 +28,9 @@ cdef class Sends:
         """Calls ``attempt()`` if nothing about this call is unusual. Otherwise sends nothing and returns
         None.
 
-        These are unusual: no producer, interceptors, another loop, headers that are not a list, outcomes that
-        are due. Raises the ``WouldBlock`` that ``attempt()`` returns, which saves the caller one check per
-        record.
+        These are unusual: no producer, a transaction that is being ended, interceptors, another loop, headers
+        that are not a list, outcomes that are due. Raises the ``WouldBlock`` that ``attempt()`` returns,
+        which saves the caller one check per record.
         """
         cdef object sent
         if (

@@ -1,7 +1,7 @@
 """Implements ``cyproducer broker``: an in-memory Kafka cluster, for a laptop and for tests.
 
-Owns options and output. ``EmbeddedBroker`` does the work. Exit codes: 0 after Ctrl-C or SIGTERM, 1 if a port
-could not be opened, 2 for wrong usage.
+Owns options and output. ``EmbeddedBroker`` does the work. Exit codes: 0 after Ctrl-C or SIGTERM, 1 if the
+broker could not be started, 2 for wrong usage.
 """
 
 from __future__ import annotations

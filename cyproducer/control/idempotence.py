@@ -435,7 +435,7 @@ class Idempotence:
         return orders
 
     def start_over(self) -> None:
-        """The transaction was aborted: no partition is in trouble any more."""
+        """A new transaction begins: no partition is in trouble any more."""
         self._troubles.clear()
 
     def partition_state(self, place: Place) -> State:

@@ -3,10 +3,10 @@
 Does not own the codecs' names, ids and levels (``codecs``) or the batch, whose header is never compressed and
 never passed here. No I/O.
 
-Runs on the thread that seals a batch: an application thread or the sender thread. Batches are compressed by
-``native_codec``, without the GIL. If a library's C functions are not found, the functions here compress
-instead: they are called with the GIL, and each library releases it while it works. Every function and object
-is thread-safe.
+Runs on the thread that seals a batch: an application thread, the sender thread or the compression thread.
+Batches are compressed by ``native_codec``, without the GIL. If a library's C functions are not found, the
+functions here compress instead: they are called with the GIL, and each library releases it while it works.
+Every function and object is thread-safe.
 
 The format is that of the Java client, so that every reader of the Java client's batches can read these
 batches:
@@ -188,8 +188,8 @@ cdef class _Snappy(Compressor):
 
 
 cdef class _Lz4(Compressor):
-    # The module lz4.frame; None for the fast compressor. For that, cramjam compresses block by block: it is
-    # as fast as lz4 and, unlike lz4, has wheels for every platform.
+    # The module lz4.frame; None if the library's C functions compress, or at the lowest level. At that level
+    # cramjam compresses block by block: it is as fast as lz4 and, unlike lz4, has wheels for every platform.
     cdef object frames
 
     def __cinit__(self, codec, level):

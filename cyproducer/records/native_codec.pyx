@@ -5,8 +5,9 @@ Does not own finding the functions (``codec_libraries``), or the Python function
 is not found (``compression``). Thread-safe. A forked child makes its own codecs, because a thread that exists
 only in the parent may hold the lock.
 
-The sender thread compresses a batch that is due before it is full. With a Python function, the sender thread
-would first have to wait for the GIL, behind every thread that runs Python code.
+A batch that is due before it is full is compressed by the sender thread, or by the compression thread if it
+is large. With a Python function, the sender thread would first have to wait for the GIL, behind every thread
+that runs Python code.
 
 The types below are those of the libraries' stable interfaces: zlib's ``z_stream``, LZ4's and snappy's plain
 functions, and zstd's ``ZSTD_compress2`` (version 1.4 or later).

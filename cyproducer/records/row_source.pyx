@@ -238,7 +238,7 @@ cdef class RowSource:
         cdef int too_large = 0
         cdef int64_t* numbers
         cdef tuple items
-        # Iterable, but not a sequence of numbers.
+        # A string is no sequence of numbers, and the numbers of bytes are hardly what was meant.
         if isinstance(sequence, (str, bytes)):
             raise TypeError(
                 f"{name}: must be an int, None, or a sequence of them, not {type(sequence).__name__}"

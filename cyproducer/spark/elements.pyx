@@ -30,8 +30,9 @@ cdef class PlainElements:
 
     ``elements``: any iterable. ``most``, ``most_bytes`` and ``most_ns`` limit one ``take()``: the number of
     elements, their bytes, and the nanoseconds after which it does not wait for more. The number of elements
-    per call doubles with each call, up to ``most``. After a call that ran out of time, it is half of the
-    elements that arrived in that time. So elements that take as long as ``most_ns`` are taken one by one.
+    per call doubles after each call that took all of them, up to ``most``. After a call that ran out of time,
+    it is half of the elements that arrived in that time. So elements that take as long as ``most_ns`` are
+    taken one by one.
     """
 
     cdef object elements

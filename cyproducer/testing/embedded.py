@@ -92,7 +92,8 @@ class EmbeddedBroker:
             GIL. None: only if gevent or eventlet has patched this process.
 
     Raises:
-        ValueError: A number is below one, a topic name is not allowed, or ``kafka_version`` is not a release.
+        ValueError: A number is below one, a topic name is not allowed, ``kafka_version`` is not a release, or
+            the security options contradict each other.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class EmbeddedBroker:
         """Start the brokers. Returns when they listen; does nothing if they are already running.
 
         Raises:
-            EmbeddedBrokerError: The process ended immediately.
+            EmbeddedBrokerError: The process ended immediately, or no certificate can be generated.
             OSError: A port cannot be opened.
         """
         if self._running is not None:

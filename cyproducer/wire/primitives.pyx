@@ -2,7 +2,7 @@
 
 Owns integers, varints, strings, array lengths and tagged fields. Does not own the layout of any message
 (``messages``). Each length, count and varint is checked against the remaining bytes before memory is
-allocated for it. Runs on the sender thread, with the GIL. Each reader or writer belongs to one call.
+allocated for it. Runs with the GIL. Each reader or writer belongs to one call.
 
 A Python object takes ten times as many bytes as the array element that it is made from, so a response of 100
 MB could take gigabytes. Therefore the reader accepts at most ``MOST_ELEMENTS`` elements per frame. A C loop

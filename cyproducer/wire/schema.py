@@ -13,7 +13,7 @@ A declaration has one field per line, and the fields of a structure are indented
 
 A line has a name, a type, and the versions that have the field, unless all versions have it. ``[T]`` is an
 array. A type with a capital letter is a structure; its fields are omitted if the message has already declared
-it. The following parts are optional, in this order: ``nullable VERSIONS``, ``tag NUMBER VERSIONS`` for a
+it. The following parts are optional: ``nullable VERSIONS``, ``tag NUMBER VERSIONS`` for a
 tagged field (KIP-482), ``= DEFAULT`` (if omitted: 0, False, "", b"", [], or the structure of defaults),
 ``ignorable``, and ``most NUMBER`` for the maximum number of elements of an array. ``text`` is a string that
 is meant for people or names a host: it is decoded with ``printable()``. ``records`` are bytes.

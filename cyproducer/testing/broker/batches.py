@@ -1,7 +1,7 @@
 """The parts of record batches that a broker reads and writes, as bytes.
 
-Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, transaction markers, and the
-search for a timestamp. Does not own the rules for sequences (``partitions``).
+Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, and transaction markers. Does
+not own the rules for sequences (``partitions``) or the search for a timestamp (``fetch``).
 """
 
 import struct

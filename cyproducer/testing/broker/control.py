@@ -1,7 +1,7 @@
 """The operations of a test on an embedded cluster: ``EmbeddedBroker``'s calls, on the thread of its loop.
 
-Owns carrying out the calls. Does not own their transport from another thread (``runner``), or from another
-process (``process``), for which arguments and results can be pickled.
+Owns carrying out the calls. Does not own their transport from another thread or process
+(``runner``), for which arguments and results can be pickled.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The sockets of an embedded cluster: nodes, connections, and the dispatch of requests to handlers.
 
 Owns listening, framing, the order of a connection's requests, versions, and sending responses. Does not own
-the meaning of a request (``handlers``) or any state of the cluster (``cluster``). Everything runs on the
-thread of one asyncio loop.
+the meaning of a request (``cluster.HANDLERS``) or any state of the cluster (``cluster``). Everything runs on
+the thread of one asyncio loop.
 
 As in Kafka, a connection handles one request at a time: the next request is handled once the response to the
 current one is written. A request that waits (Fetch, JoinGroup) blocks the requests behind it.
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self.node = node
         #: None until the connection is authenticated, if authentication is required.
         self.principal = node.cluster.access.anonymous
-        #: The state of an authentication: owned by ``authentication``.
+        #: The state of an authentication: owned by ``access`` and ``authentication``.
         self.session: Any = None
         self.is_gone = False
         #: The connection is closed after the next response.
