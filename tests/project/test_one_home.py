@@ -39,7 +39,6 @@ def test_a_partitioner_names_a_key_hash_and_a_policy_that_exist(name: str) -> No
         assert all(future.succeeded() for future in futures)
 
 
-@pytest.mark.slow
 def test_each_counter_is_counted_and_read_by_a_metric() -> None:
     counts = "\n".join(path.read_text() for path in SOURCES.rglob("*.pyx") if path.stem != "metric_snapshot")
     metrics = Path(definitions.__file__).read_text()
