@@ -4,7 +4,7 @@ Owns the read-only types; ``ClusterMetadata`` makes them. They never change, so 
 them for any length of time.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -67,6 +67,58 @@ class TopicView:
     def in_order(self) -> tuple[SharedList, SharedList]:
         """All partitions, and those with a leader, each sorted."""
         return SharedList(sorted(self.partitions)), SharedList(sorted(self.available))
+
+
+class TopicViews(Mapping[str, TopicView]):
+    """Topic -> its view, immutable. ``updated`` makes the next one without copying all topics.
+
+    Two layers: ``base``, and ``recent``, which has what was changed since. A program that meets its topics
+    one by one causes a response for each, and copying all topics for each response would be quadratic.
+    ``recent`` is merged into a new base once its size exceeds the square root of the base's, so that ``n``
+    topics in turn cost ``n * sqrt(n)`` copied references: 30,000 topics 170 each, in place of 30,000.
+    """
+
+    __slots__ = ("_base", "_recent")
+
+    def __init__(
+        self,
+        base: Mapping[str, TopicView] | None = None,
+        recent: Mapping[str, TopicView | None] | None = None,
+    ) -> None:
+        self._base: Mapping[str, TopicView] = {} if base is None else base
+        # None: the topic is not known any more.
+        self._recent: Mapping[str, TopicView | None] = {} if recent is None else recent
+
+    def updated(self, changes: Mapping[str, TopicView | None]) -> "TopicViews":
+        """Returns the topics with some of them replaced; those that are None are removed."""
+        recent = {**self._recent, **changes}
+        if len(recent) ** 2 <= len(self._base):
+            return TopicViews(self._base, recent)
+        merged = dict(self._base)
+        for name, topic in recent.items():
+            if topic is None:
+                merged.pop(name, None)
+            else:
+                merged[name] = topic
+        return TopicViews(merged)
+
+    def __getitem__(self, name: str) -> TopicView:
+        if (topic := self.get(name)) is None:
+            raise KeyError(name)
+        return topic
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the view of a topic, or ``default``. Called for each record with a custom partitioner."""
+        topic = self._recent[name] if name in self._recent else self._base.get(name)
+        return default if topic is None else topic
+
+    def __iter__(self) -> Iterator[str]:
+        recent = self._recent
+        yield from (name for name in self._base if name not in recent)
+        yield from (name for name, topic in recent.items() if topic is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class ClusterView:

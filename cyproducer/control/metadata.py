@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
+from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView, TopicViews
 from cyproducer.control.node_states import cause_text
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
@@ -105,6 +105,9 @@ class ClusterMetadata:
         self._unlisted: set[int] = set()
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
+        self._topic_views = TopicViews()
+        #: Topics whose view is not that of ``_topic_views`` any more.
+        self._outdated: set[str] = set()
         self._in_flight: MetadataRequest | None = None
         self._last_full_ms = -math.inf
         #: Topics that were never requested, and topics to request again at ``_again_at_ms``.
@@ -209,12 +212,20 @@ class ClusterMetadata:
     def view(self) -> ClusterView:
         """Returns an immutable snapshot, the same object until something changes."""
         if self._view is None:
-            topics = {}
-            for name, state in self._topics.items():
-                if state.leaders:
-                    topics[name] = TopicView(state.share_leaders(), state.is_internal)
-            self._view = ClusterView(dict(self._brokers), topics, self.cluster_id, self.controller_id)
+            if self._outdated:
+                changes = {name: self._topic_view(name) for name in self._outdated}
+                self._topic_views = self._topic_views.updated(changes)
+                self._outdated.clear()
+            self._view = ClusterView(
+                dict(self._brokers), self._topic_views, self.cluster_id, self.controller_id
+            )
         return self._view
+
+    def _topic_view(self, name: str) -> TopicView | None:
+        state = self._topics.get(name)
+        if state is None or not state.leaders:
+            return None
+        return TopicView(state.share_leaders(), state.is_internal)
 
     def age_ms(self, now_ms: float) -> float:
         """Returns the time since the last full update; NaN if there was none. Thread-safe."""
@@ -368,6 +379,7 @@ class ClusterMetadata:
                 self._unlisted.add(node_id)
             self._brokers[node_id] = endpoint
         state.move_leader(partition, node_id, leader_epoch)
+        self._outdated.add(topic)
         self._view = None
         return True
 
@@ -416,6 +428,7 @@ class ClusterMetadata:
         ]
         for name in expired:
             del self._topics[name]
+            self._outdated.add(name)
             self._again.pop(name, None)
         return expired
 
@@ -452,6 +465,8 @@ class ClusterMetadata:
                 state.missing_since_ms = now_ms
             if info is not None and error_code == 0:
                 merged = state.merge(info)
+                if merged.written:
+                    self._outdated.add(name)
                 if merged.changed:
                     change.topics_changed.append(name)
                 if merged.recreated:
@@ -466,6 +481,7 @@ class ClusterMetadata:
                 if state.leaders:
                     change.topics_changed.append(name)
                 state.forget_partitions()
+                self._outdated.add(name)
                 continue
             unresolved.append(name)
             if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:

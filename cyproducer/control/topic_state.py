@@ -20,9 +20,11 @@ class Merged(NamedTuple):
     recreated: bool
     #: Previously known partitions that now have another leader, or none.
     moved: list[int]
+    #: Whether the partitions, leaders or whether the topic is internal are not what a view had before.
+    written: bool
 
 
-_NOTHING = Merged(False, False, [])
+_NOTHING = Merged(False, False, [], False)
 
 OLDER_ANSWERS = 10
 """After this many responses in a row with older leader epochs they are accepted, if topics have no ids."""
@@ -104,13 +106,14 @@ class TopicState:
             epochs = {**old_epochs, **epochs}
         identified = self.topic_id == NO_TOPIC_ID != info.topic_id
         changed = recreated or identified or leaders.keys() != self.leaders.keys()
+        written = changed or bool(moved) or self.is_internal != info.is_internal
         self.leaders = leaders
         self.epochs = epochs
         self.is_internal = info.is_internal
         if info.topic_id != NO_TOPIC_ID:
             self.topic_id = info.topic_id
         self._last_response = None if tells_older and not believed else info
-        return Merged(changed, recreated, moved)
+        return Merged(changed, recreated, moved, written)
 
     def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:
         """Sets another leader for one partition."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.cluster_view import BrokerMetadata
+from cyproducer.control.cluster_view import BrokerMetadata, TopicView, TopicViews
 from cyproducer.control.topic_state import OLDER_ANSWERS, Merged, TopicState
 from cyproducer.wire.responses import NO_TOPIC_ID, PartitionInfo, TopicInfo
 from tests.control.test_metadata import ID_A, ID_B, known, refresh, response, topic
@@ -102,9 +102,9 @@ def test_without_ids_older_epochs_are_accepted_when_they_persist() -> None:
     state = TopicState(0)
     state.merge(TopicInfo(0, "t", NO_TOPIC_ID, False, [PartitionInfo(0, 0, 1, 5)]))
     for _ in range(OLDER_ANSWERS - 1):
-        assert state.merge(older()) == Merged(False, False, [])
+        assert state.merge(older()) == Merged(False, False, [], False)
         assert state.leaders == {0: 1}
-    assert state.merge(older()) == Merged(False, False, [0])
+    assert state.merge(older()) == Merged(False, False, [0], True)
     assert (state.leaders, state.epochs) == ({0: 3}, {0: 0})
 
 
@@ -159,9 +159,9 @@ def test_without_ids_fewer_partitions_are_accepted() -> None:
 
 def test_the_same_response_changes_nothing_and_keeps_the_leaders() -> None:
     state = TopicState(0)
-    assert state.merge(topic(leaders=(1, 2))) == Merged(True, False, [])
+    assert state.merge(topic(leaders=(1, 2))) == Merged(True, False, [], True)
     leaders = state.leaders
-    assert state.merge(topic(leaders=(1, 2))) == Merged(False, False, [])
+    assert state.merge(topic(leaders=(1, 2))) == Merged(False, False, [], False)
     assert state.leaders is leaders
 
 
@@ -273,6 +273,58 @@ def test_a_view_never_changes_and_the_next_one_is_new() -> None:
     metadata.rebootstrap()
     assert metadata.view().brokers() == set()
     assert before.partitions_for_topic("t") == {0, 1}
+
+
+def test_a_view_shows_each_kind_of_change_of_a_topic() -> None:
+    metadata = known(topic(leaders=(1, 2)), topic("u"))
+    metadata.view()
+    refresh(metadata, topic(leaders=(1, 3)), topic("u")._replace(is_internal=True), now_ms=200)
+    view = metadata.view()
+    assert view.leader_for_partition("t", 1) == metadata.broker(3)
+    assert view.topics() == {"t"}
+    refresh(metadata, topic(leaders=(1, 3, 2)), topic("u", error_code=17), now_ms=400)
+    assert metadata.view().partitions_for_topic("t") == {0, 1, 2}
+    assert metadata.view().partitions_for_topic("u") is None
+    assert view.partitions_for_topic("u") is not None
+
+
+def test_a_topic_that_was_forgotten_is_not_in_the_next_view() -> None:
+    metadata = known(topic("old"), topic("new"))
+    view = metadata.view()
+    metadata.touch(["new"], 300_000)
+    metadata.request_update("a test")
+    assert metadata.begin_request(300_100).expired == ["old"]
+    metadata.on_response(response(topic("new")), 300_200)
+    assert metadata.view().topics() == {"new"}
+    assert view.topics() == {"old", "new"}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.booleans(), max_size=3), max_size=30))
+def test_topic_views_are_those_of_a_dict(steps: list[dict[str, bool]]) -> None:
+    expected: dict[str, TopicView] = {}
+    views = TopicViews()
+    earlier = []
+    for step in steps:
+        changes = {name: TopicView({0: 1}, False) if known else None for name, known in step.items()}
+        expected = {k: v for k, v in {**expected, **changes}.items() if v is not None}
+        views = views.updated(changes)
+        earlier.append((views, expected))
+    for each, content in earlier:
+        assert dict(each) == content
+        assert len(each) == len(content)
+        assert {name: each.get(name) for name in "abcdef"} == {name: content.get(name) for name in "abcdef"}
+        assert each.get("g", 7) == 7
+
+
+def test_a_view_of_many_topics_costs_no_copy_of_all_for_each_change() -> None:
+    views = TopicViews()
+    copied = 0
+    for number in range(10_000):
+        base = views._base
+        views = views.updated({str(number): TopicView({}, False)})
+        copied += len(views._recent) if views._base is base else len(views._base)
+    assert len(views) == 10_000
+    assert copied < 2_000_000  # 50,000,000 if each change copied all
 
 
 def test_ten_thousand_partitions_are_merged_and_seen() -> None:
