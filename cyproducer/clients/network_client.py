@@ -12,7 +12,7 @@ import logging
 import math
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from cyproducer import errors
@@ -29,7 +29,7 @@ from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
-from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
+from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata, MetadataChange
 from cyproducer.control.node_states import Address
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.errors.error_code import ErrorCode
@@ -48,6 +48,10 @@ CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""
 MOST_MISSING = 3
 """The most missing topics that a diagnosis names."""
+AT_ONCE = 500
+"""How many topics and partitions of a metadata response are processed without a look at the clock."""
+SLICE_MS = 2.0
+"""For how long a metadata response is processed before the sender sends again."""
 MOST_ANSWERS = 1000
 """The most topics whose response times are remembered."""
 
@@ -169,6 +173,9 @@ class NetworkClient:
         )
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
+        # The metadata response that is being processed, and topics to apply to the accumulator.
+        self._intake: tuple[Iterator[MetadataChange], Connection, MetadataResponse] | None = None
+        self._unapplied: dict[str, None] = {}
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
@@ -398,6 +405,7 @@ class NetworkClient:
             purge.done.set()
         for name in list(self._shrunk):
             self._apply(name)
+        intake_ms = self._continue_intake(now_ms)
         overdue_ms = self._sender.close_overdue(now_ms)
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
@@ -417,7 +425,16 @@ class NetworkClient:
         memory_ms = self._give_back_memory(now_ms)
         return max(
             0.0,
-            min(overdue_ms, identity_ms, requests_ms, metadata_ms, connections_ms, lines_ms, memory_ms),
+            min(
+                intake_ms,
+                overdue_ms,
+                identity_ms,
+                requests_ms,
+                metadata_ms,
+                connections_ms,
+                lines_ms,
+                memory_ms,
+            ),
         )
 
     def _give_back_memory(self, now_ms: float) -> float:
@@ -611,7 +628,35 @@ class NetworkClient:
                 counted(len(response.left_out), "broker"),
                 response.left_out[0],
             )
-        change = self._metadata.on_response(response, now_ms)
+        self._intake = self._metadata.take(response, now_ms, AT_ONCE), connection, response
+        if self._continue_intake(now_ms) == 0.0:
+            self._sender.request_control()
+
+    def _continue_intake(self, now_ms: float) -> float:
+        """Processes the metadata response for ``SLICE_MS``; returns the milliseconds until the next slice.
+
+        A response with 100,000 partitions takes hundreds of milliseconds. If it were processed at once, no
+        record would be sent in this time.
+        """
+        until_ms = self._now_ms() + SLICE_MS
+        while self._intake is not None or self._unapplied:
+            if self._unapplied:
+                self._apply(self._unapplied.popitem()[0])
+            elif self._intake is not None:
+                parts, connection, response = self._intake
+                change = next(parts, None)
+                if change is None:
+                    self._intake = None
+                    self._end_intake(now_ms)
+                else:
+                    self._take_change(change, connection, response, now_ms)
+            if self._now_ms() > until_ms:
+                return 0.0
+        return math.inf
+
+    def _take_change(
+        self, change: MetadataChange, connection: Connection, response: MetadataResponse, now_ms: float
+    ) -> None:
         if response.error_code and change.brokers_removed:
             self._start_over("a broker asked for it", change.brokers_removed, now_ms)
             change.brokers_removed.clear()
@@ -626,13 +671,14 @@ class NetworkClient:
             # A leader is only valid while its broker is listed: topics whose leader ids are unchanged are
             # also affected.
             names.extend(self._metadata.tracked_topics())
-        for name in dict.fromkeys(names):
-            self._apply(name)
+        self._unapplied.update(dict.fromkeys(names))
         for name, code in change.topic_errors.items():
             if code in FINAL_TOPIC_ERRORS:
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
             elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._tell_missing(name, connection, now_ms)
+
+    def _end_intake(self, now_ms: float) -> None:
         for name in list(self._told_missing):
             if self._metadata.missing_ms(name, now_ms) is None:
                 self._told_missing.discard(name)

@@ -14,7 +14,7 @@ Why an update becomes due, and when:
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView, TopicViews
@@ -22,7 +22,7 @@ from cyproducer.control.node_states import cause_text
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse
+from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse, TopicInfo
 
 #: Topic errors that waiting does not resolve; any other may go away.
 FINAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
@@ -106,8 +106,9 @@ class ClusterMetadata:
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
         self._topic_views = TopicViews()
-        #: Topics whose view is not that of ``_topic_views`` any more.
+        #: Topics that have changed since their ``TopicView`` was made, and new ones for the next view.
         self._outdated: set[str] = set()
+        self._renewed: dict[str, TopicView | None] = {}
         self._in_flight: MetadataRequest | None = None
         self._last_full_ms = -math.inf
         #: Topics that were never requested, and topics to request again at ``_again_at_ms``.
@@ -212,14 +213,19 @@ class ClusterMetadata:
     def view(self) -> ClusterView:
         """Returns an immutable snapshot, the same object until something changes."""
         if self._view is None:
-            if self._outdated:
-                changes = {name: self._topic_view(name) for name in self._outdated}
-                self._topic_views = self._topic_views.updated(changes)
-                self._outdated.clear()
+            self._renew_views()
+            if self._renewed:
+                self._topic_views = self._topic_views.updated(self._renewed)
+                self._renewed = {}
             self._view = ClusterView(
                 dict(self._brokers), self._topic_views, self.cluster_id, self.controller_id
             )
         return self._view
+
+    def _renew_views(self) -> None:
+        for name in self._outdated:
+            self._renewed[name] = self._topic_view(name)
+        self._outdated.clear()
 
     def _topic_view(self, name: str) -> TopicView | None:
         state = self._topics.get(name)
@@ -297,10 +303,24 @@ class ClusterMetadata:
             self.update_reason = self.update_reason or "the last full update failed"
 
     def on_response(self, response: MetadataResponse, now_ms: float) -> MetadataChange:
-        """Processes a broker's response to the request in flight.
+        """Processes a whole response to the request in flight; see ``take``."""
+        [change] = self.take(response, now_ms)
+        return change
+
+    def take(
+        self, response: MetadataResponse, now_ms: float, at_once: float = math.inf
+    ) -> Iterator[MetadataChange]:
+        """Processes a broker's response to the request in flight, in parts; yields what each part changed.
 
         A response with a top-level error or without brokers (from a broker that is still starting) counts as
-        a failure. Topics that were not requested are ignored.
+        a failure. Topics that were not requested are ignored. The request is in flight until the iterator has
+        ended, so no other one begins and no topic expires. Anything else may happen between two parts:
+        topics do not depend on each other, and a newer leader from a Produce response has a higher epoch.
+
+        Args:
+            response: the response.
+            now_ms: the time when it arrived.
+            at_once: the number of topics and partitions in a part.
 
         Raises:
             RuntimeError: no request is in flight.
@@ -308,7 +328,7 @@ class ClusterMetadata:
         request = self._in_flight
         if request is None:
             raise RuntimeError("no metadata request is in flight for this response")
-        change = MetadataChange([], [], [], {}, set(), set(), set())
+        change = _nothing_changed()
         if response.error_code or not response.brokers:
             cause = "metadata response without brokers"
             if response.error_code:
@@ -323,15 +343,26 @@ class ClusterMetadata:
                 and self._brokers
             ):
                 change.brokers_removed.update(self.rebootstrap())
-            return change
-        self._in_flight = None
+            yield change
+            return
         self.last_error = None
         self._failures = 0
         self._failing_since_ms = math.inf
         if not request.partial:
             self._last_full_ms = now_ms
         self._take_brokers(response, change)
-        unresolved = self._take_topics(request, response, change, now_ms)
+        answers = {info.name: info for info in response.topics if info.name is not None}
+        unresolved: list[str] = []
+        room = at_once
+        for name in request.topics:
+            if room <= 0:
+                self._renew_views()
+                self._view = None
+                yield change
+                change, room = _nothing_changed(), at_once
+            info = answers.get(name)
+            room -= 1 if info is None else 1 + len(info.partitions)
+            self._take_topic(name, info, change, unresolved, now_ms)
         if self._unlisted:
             leading = {node_id for state in self._topics.values() for node_id in state.leaders.values()}
             for node_id in self._unlisted - leading:
@@ -347,7 +378,8 @@ class ClusterMetadata:
         elif not self._again:
             self._again_attempts = 0
         self._view = None
-        return change
+        self._in_flight = None
+        yield change
 
     def update_leader(
         self,
@@ -448,46 +480,50 @@ class ClusterMetadata:
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id if response.controller_id >= 0 else None
 
-    def _take_topics(
-        self, request: MetadataRequest, response: MetadataResponse, change: MetadataChange, now_ms: float
-    ) -> list[str]:
-        """Returns the topics to request again."""
-        answers = {info.name: info for info in response.topics if info.name is not None}
-        unresolved = []
-        for name in request.topics:
-            state = self._topics[name]
-            info = answers.get(name)
-            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
-            state.error_code = error_code
-            if error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                state.missing_since_ms = math.inf
-            elif state.missing_since_ms == math.inf:
-                state.missing_since_ms = now_ms
-            if info is not None and error_code == 0:
-                merged = state.merge(info)
-                if merged.written:
-                    self._outdated.add(name)
-                if merged.changed:
-                    change.topics_changed.append(name)
-                if merged.recreated:
-                    change.topics_recreated.append(name)
-                change.leaders_moved.extend((name, partition) for partition in merged.moved)
-                if not info.partitions or not self._brokers.keys() >= set(state.leaders.values()):
-                    unresolved.append(name)
-                continue
-            state.error_at_ms = now_ms
-            change.topic_errors[name] = error_code
-            if error_code in FINAL_TOPIC_ERRORS:
-                if state.leaders:
-                    change.topics_changed.append(name)
-                state.forget_partitions()
+    def _take_topic(
+        self,
+        name: str,
+        info: TopicInfo | None,
+        change: MetadataChange,
+        unresolved: list[str],
+        now_ms: float,
+    ) -> None:
+        """Processes the response about one topic; adds it to ``unresolved`` to request it again."""
+        state = self._topics[name]
+        error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
+        state.error_code = error_code
+        if error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            state.missing_since_ms = math.inf
+        elif state.missing_since_ms == math.inf:
+            state.missing_since_ms = now_ms
+        if info is not None and error_code == 0:
+            merged = state.merge(info)
+            if merged.written:
                 self._outdated.add(name)
-                continue
-            unresolved.append(name)
-            if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:
-                # 1. The topic is deleted at epoch 5.
-                # 2. A broker reports the topic as unknown.
-                # 3. The topic is created again at epoch 0.
-                # Without an id to distinguish the two, epoch 5 would hide the new leader permanently.
-                state.forget_epochs()
-        return unresolved
+            if merged.changed:
+                change.topics_changed.append(name)
+            if merged.recreated:
+                change.topics_recreated.append(name)
+            change.leaders_moved.extend((name, partition) for partition in merged.moved)
+            if not info.partitions or not self._brokers.keys() >= set(state.leaders.values()):
+                unresolved.append(name)
+            return
+        state.error_at_ms = now_ms
+        change.topic_errors[name] = error_code
+        if error_code in FINAL_TOPIC_ERRORS:
+            if state.leaders:
+                change.topics_changed.append(name)
+            state.forget_partitions()
+            self._outdated.add(name)
+            return
+        unresolved.append(name)
+        if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:
+            # 1. The topic is deleted at epoch 5.
+            # 2. A broker reports the topic as unknown.
+            # 3. The topic is created again at epoch 0.
+            # Without an id to distinguish the two, epoch 5 would hide the new leader permanently.
+            state.forget_epochs()
+
+
+def _nothing_changed() -> MetadataChange:
+    return MetadataChange([], [], [], {}, set(), set(), set())

@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
@@ -31,7 +31,7 @@ from cyproducer.net.loop import Loop
 from cyproducer.net.pending_requests import OnBroken, OnResponse, PendingRequest
 from cyproducer.version import VERSION
 from cyproducer.wire import protocol
-from cyproducer.wire.messages import API_VERSIONS, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from cyproducer.wire.messages import API_VERSIONS, METADATA, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from cyproducer.wire.responses import ApiVersionsResponse, SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.wire.schema import Api
 from cyproducer.wire.versions import fallback_for, is_too_old, lacking, negotiate
@@ -79,6 +79,10 @@ class Handshake:
         self.versions = {API_VERSIONS: API_VERSIONS.highest}
 
 
+LARGE = 100_000
+"""The size in bytes from which a metadata response is decoded on another thread: 2,000 partitions, 4 ms."""
+
+
 class Connector:
     """All connections of one producer. Brokers have their node ids; bootstrap addresses have negative ids."""
 
@@ -123,6 +127,8 @@ class Connector:
 
             self._proxy_stage = proxy.ProxyStage
             self._proxy = parse_proxy(config.proxy)
+        # Responses that are being decoded on other threads.
+        self._decoding: list[tuple[Task[Any], Connection, PendingRequest]] = []
         # Node id -> the pending call of ``broker_address``, and node id -> the address to connect to.
         self._mappings: dict[int, Task[tuple[str, int]]] = {}
         self._targets: dict[int, tuple[str, int]] = {}
@@ -219,6 +225,7 @@ class Connector:
         """
         self._take_mappings(now_ms)
         self._take_resolutions(now_ms)
+        self._take_decoded(now_ms)
         for connection in list(self.connections.values()):
             stage = connection.handshake.stage
             if isinstance(stage, Waiting) and stage.task.done:
@@ -719,15 +726,39 @@ class Connector:
     def on_frame(self, connection: Connection, number: int, frame: bytes, now_ms: float) -> None:
         """Passes a response to the callback of the request with this correlation id."""
         request = connection.pending[number]
+        if request.api is METADATA and len(frame) >= LARGE:
+            # 100,000 partitions take 200 ms, in which this thread would not send anything.
+            task = self.background.start(partial(request.decode, request.version, frame))
+            if task.error is None:
+                del connection.pending[number]
+                self._decoding.append((task, connection, request))
+                return
         try:
             response = request.decode(request.version, frame)
-            if request.version >= request.api.client_throttles:
-                connection.throttle(response.throttle_time_ms, now_ms)
             # Only after decoding: otherwise on_broken() would not be called if decoding fails.
             del connection.pending[number]
-            request.on_response(connection, request.version, response, now_ms)
+            self._respond(connection, request, response, now_ms)
         except errors.KafkaError as error:
             self._loop.close_connection(connection, error)
+
+    def _respond(self, connection: Connection, request: PendingRequest, response: Any, now_ms: float) -> None:
+        if request.version >= request.api.client_throttles:
+            connection.throttle(response.throttle_time_ms, now_ms)
+        request.on_response(connection, request.version, response, now_ms)
+
+    def _take_decoded(self, now_ms: float) -> None:
+        """Passes on the responses that another thread has decoded. Their connections may be closed by now."""
+        for entry in [each for each in self._decoding if each[0].done]:
+            self._decoding.remove(entry)
+            task, connection, request = entry
+            try:
+                if task.error is not None:
+                    raise task.error
+                self._respond(connection, request, task.result, now_ms)
+            except errors.KafkaError as error:
+                self._loop.close_connection(connection, error)
+                if task.error is not None:
+                    request.on_broken(connection, error, now_ms)
 
     def fail_pending(self, connection: Connection, cause: Exception, now_ms: float) -> None:
         """Calls ``on_broken`` for the pending requests of a closed connection, in the order of sending."""

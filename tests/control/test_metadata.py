@@ -312,6 +312,40 @@ def test_a_final_error_about_a_new_topic_changes_no_partitions() -> None:
 # Idle topics
 
 
+def test_a_response_can_be_processed_in_parts() -> None:
+    metadata = new_metadata()
+    for name in "abcd":
+        metadata.track(name, 0)
+    metadata.begin_request(0)
+    parts = metadata.take(response(*(topic(name) for name in "abcd")), 10, at_once=5)
+    first = next(parts)
+    assert (first.topics_changed, first.brokers_added) == (["a", "b"], {1, 2, 3})
+    assert metadata.view().topics() == {"a", "b"}
+    # Between the parts a topic is tracked, and a Produce response names a newer leader.
+    metadata.track("e", 11)
+    assert metadata.next_update_ms(11) == math.inf
+    assert metadata.update_leader("a", 0, 3, 7)
+    last = next(parts)
+    assert (last.topics_changed, last.brokers_added) == (["c", "d"], set())
+    assert next(parts, None) is None
+    assert metadata.view().topics() == {"a", "b", "c", "d"}
+    assert metadata.leader("a", 0) == 3
+    assert metadata.begin_request(12) == MetadataRequest(["e"], True, [])
+
+
+def test_a_rebootstrap_between_two_parts_leads_to_another_full_update() -> None:
+    metadata = new_metadata()
+    for name in "ab":
+        metadata.track(name, 0)
+    metadata.begin_request(0)
+    parts = metadata.take(response(topic("a"), topic("b")), 10, at_once=1)
+    next(parts)
+    metadata.rebootstrap()
+    list(parts)
+    assert metadata.leader("b", 0) is None
+    assert metadata.begin_request(10) == MetadataRequest(["a", "b"], False, [])
+
+
 def test_unused_topics_are_forgotten() -> None:
     metadata = known(topic("t"), topic("u"), topic("v"))
     metadata.view()

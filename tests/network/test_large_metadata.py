@@ -1,0 +1,106 @@
+"""A metadata response with many partitions does not keep the sender from sending."""
+
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.clients import network_client
+from cyproducer.control.metadata import MetadataChange
+from cyproducer.net import connector
+from cyproducer.wire import protocol
+from cyproducer.wire.messages import METADATA
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import PRODUCE, ScriptedCluster
+from tools.harness.until import until
+
+
+class Decoding:
+    """The decoder of metadata responses, all of which count as large. It can be held back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allowed = threading.Event()
+        self.allowed.set()
+        self.calls = 0
+        self.error: Exception | None = None
+        self._decode = protocol.DECODERS[METADATA]
+        monkeypatch.setitem(protocol.DECODERS, METADATA, self)
+        monkeypatch.setattr(connector, "LARGE", 0)
+
+    def __call__(self, version: int, frame: bytes) -> Any:
+        self.calls += 1
+        assert self.allowed.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        return self._decode(version, frame)
+
+
+def test_records_are_sent_while_a_large_response_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding = Decoding(monkeypatch)
+    with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        decoding.allowed.clear()
+        decoded = decoding.calls
+        late = producer.send("late", b"1")
+        until(lambda: decoding.calls > decoded, "the decoding")
+        for _ in range(3):
+            producer.send("orders", b"2").get(WAIT_S)
+        assert not late.is_done
+        decoding.allowed.set()
+        assert late.get(WAIT_S).offset == 0
+        assert len(cluster.received(PRODUCE)) == 5
+
+
+def test_a_large_response_that_cannot_be_decoded_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding = Decoding(monkeypatch)
+    with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        decoding.error = errors.KafkaProtocolError("a test's error")
+        decoded = decoding.calls
+        late = producer.send("late", b"1")
+        until(lambda: decoding.calls > decoded + 1, "another attempt")
+        decoding.error = None
+        assert late.get(WAIT_S).offset == 0
+
+
+def test_a_response_whose_connection_breaks_meanwhile_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding = Decoding(monkeypatch)
+    with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        decoding.allowed.clear()
+        decoded = decoding.calls
+        late = producer.send("late", b"1")
+        until(lambda: decoding.calls > decoded, "the decoding")
+        for connection in cluster.nodes[1].connections:
+            connection.close()
+        producer.send("orders", b"2").get(WAIT_S)
+        decoding.allowed.set()
+        assert late.get(WAIT_S).offset == 0
+
+
+def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice ends after one topic, and the test's broker answers Produce requests in between."""
+    monkeypatch.setattr(network_client, "AT_ONCE", 1)
+    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
+    topics = {f"t{number}": 2 for number in range(50)}
+    with ScriptedCluster(2, **topics) as cluster, producing(cluster) as producer:
+        for name in topics:
+            producer.send(name, b"1", partition=0).get(WAIT_S)
+        client = producer._runtime.client
+        parts: list[int] = []
+        take_change = client._take_change
+
+        def counted(change: MetadataChange, *rest: Any) -> None:
+            parts.append(len(change.leaders_moved))
+            take_change(change, *rest)
+
+        monkeypatch.setattr(client, "_take_change", counted)
+        for name in topics:
+            cluster.move_leader(name, 0, 2)
+        # The first broker does not lead any more, so a full update follows.
+        futures = [producer.send(name, b"2", partition=0) for name in topics]
+        assert [future.get(WAIT_S).offset for future in futures] == [1] * 50
+        assert len(parts) >= 50
+        assert max(parts) == 1
