@@ -57,9 +57,9 @@ class EmbeddedBroker:
     versions, consumers of committed records, and admin clients. ``docs/testing.md`` has a table of the
     supported features and of the differences from Kafka: topics are in memory, and there is no replication.
 
-    All records are kept until ``stop()``, unless ``max_bytes`` limits them. ``records()`` returns the records
-    that were written. ``fail``, ``cut``, ``throttle``, ``delay``, ``take_down``, ``move_leader`` and
-    ``move_coordinator`` inject faults.
+    Records are kept until ``stop()``, or until they are older than the topic's ``retention.ms``.
+    ``max_bytes`` limits their size. ``records()`` returns the records that were written. ``fail``, ``cut``,
+    ``throttle``, ``delay``, ``take_down``, ``move_leader`` and ``move_coordinator`` inject faults.
 
     Can be used as a context manager. Thread-safe.
 
@@ -461,7 +461,9 @@ class EmbeddedBroker:
     # Time
 
     def advance(self, milliseconds: float) -> None:
-        """Move the brokers' time forward, so that transaction and session timeouts expire.
+        """Move the brokers' time forward, so that timeouts of transactions and sessions, and retention, end.
+
+        Retention is checked every 5 minutes of the brokers' time, as in Kafka.
 
         Raises:
             EmbeddedBrokerError: The broker is not running.

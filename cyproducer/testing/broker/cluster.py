@@ -18,6 +18,7 @@ from cyproducer.testing.broker import (
     metadata,
     produce,
     releases,
+    retention,
     transaction_requests,
 )
 from cyproducer.testing.broker.access import Access
@@ -26,7 +27,7 @@ from cyproducer.testing.broker.faults import Faults
 from cyproducer.testing.broker.group_offsets import Offsets
 from cyproducer.testing.broker.groups import Groups
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
-from cyproducer.testing.broker.partitions import Cluster, Entry, Partition, Topic
+from cyproducer.testing.broker.partitions import Cluster, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
 from cyproducer.testing.broker.tls import context
 from cyproducer.testing.broker.transactions import TransactionManners, Transactions
@@ -95,6 +96,7 @@ class EmbeddedCluster:
         self.on_append: list[Callable[[Partition], object]] = []
         for name, number in (topics or {}).items():
             self.create_topic(name, number)
+        retention.begin(self)
 
     def note(self, call: Call, response: Any) -> None:
         for seen in self.on_response:
@@ -121,7 +123,7 @@ class EmbeddedCluster:
     def reconfigured(self, topic: str) -> None:
         """Applies the new configuration of a topic."""
         for partition in self.topics.topics[topic].partitions:
-            self.retain(partition)
+            retention.by_size(self, partition)
 
     def create_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Creates a topic; the caller has checked the arguments."""
@@ -142,7 +144,7 @@ class EmbeddedCluster:
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, its configuration, and the offsets that groups have committed for it."""
         for partition in self.topics.topics[name].partitions:
-            self.bytes -= sum(map(_size, partition.entries))
+            self.bytes -= sum(entry.size for entry in partition.entries)
         self.topics.delete_topic(name)
         self.configs.topics.pop(name, None)
         for group in self.offsets.groups.values():
@@ -152,23 +154,11 @@ class EmbeddedCluster:
         """Deletes records below ``offset``, in whole batches; returns the first remaining offset."""
         if offset > partition.log_start:
             kept = partition.at(offset)
-            self.bytes -= sum(map(_size, partition.entries[:kept]))
+            self.bytes -= sum(entry.size for entry in partition.entries[:kept])
             partition.log_start = offset
             del partition.entries[:kept]
             partition.aborted = [one for one in partition.aborted if one.last >= offset]
         return partition.log_start
-
-    def retain(self, partition: Partition) -> None:
-        """Deletes the oldest batches in excess of ``retention.bytes``; the newest batch is kept."""
-        most = self.config(partition.topic, "retention.bytes")
-        if most < 0 or "delete" not in self.config(partition.topic, "cleanup.policy"):
-            return
-        size = 0
-        for entry in reversed(partition.entries):
-            size += _size(entry)
-            if size > most and entry.end < partition.end and entry.end <= partition.last_stable:
-                self.delete_before(partition, entry.end)
-                return
 
     def topic(self, key: str | bytes) -> Topic | None:
         """Returns a topic by its name or the 16 bytes of its id."""
@@ -192,8 +182,3 @@ class EmbeddedCluster:
         assert kind in (ID, GROUP)
         node = self.nodes.get(self.homes.home(kind, name).leader)
         return node if node is not None and node.is_up else None
-
-
-def _size(entry: Entry) -> int:
-    """Returns the bytes of a batch; markers are not counted."""
-    return 0 if entry.commits is not None else len(entry.data)

@@ -2,7 +2,8 @@
 
 Owns names, types, defaults and values. These configurations change the behavior of a broker:
 ``max.message.bytes``, ``message.timestamp.type`` and its limits, ``min.insync.replicas``,
-``retention.bytes``. The others can only be set and described.
+``retention.bytes``, ``retention.ms``, and whether ``cleanup.policy`` has ``delete``. The others can only be
+set and described.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ TOPIC: Final[Mapping[str, Config]] = {
 BROKER: Final[Mapping[str, Config]] = {
     "auto.create.topics.enable": Config(BOOLEAN, "true"),
     "default.replication.factor": Config(INT, "1"),
+    "log.retention.check.interval.ms": Config(LONG, "300000"),
     "message.max.bytes": Config(INT, "1048588"),
     "num.partitions": Config(INT, "3"),
     "transaction.max.timeout.ms": Config(INT, "900000"),

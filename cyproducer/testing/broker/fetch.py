@@ -194,7 +194,7 @@ def bytes_of(partition: Partition, index: int) -> bytes:
     """Returns the batch of an entry. The batch of a marker is created when it is first read."""
     entry = partition.entries[index]
     if entry.commits is not None and not entry.data:
-        now_ms = partition.producers[entry.header.producer_id].last_ns // NS_PER_MS
+        now_ms = entry.written_ns // NS_PER_MS
         data = batches.marker(entry.offset, partition.epoch, entry.header, entry.commits, entry.term, now_ms)
         entry = partition.entries[index] = entry._replace(data=data)
     return entry.data

@@ -52,10 +52,17 @@ class Entry(NamedTuple):
     commits: bool | None = None
     #: For a marker: the term of the coordinator that sent it.
     term: int = -1
+    #: When it was appended.
+    written_ns: int = 0
 
     @property
     def end(self) -> int:
         return self.offset + self.header.records
+
+    @property
+    def size(self) -> int:
+        """The bytes of a batch; markers are not counted."""
+        return 0 if self.commits is not None else len(self.data)
 
 
 class Written(NamedTuple):
@@ -201,7 +208,7 @@ class Partition:
 
     def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
         """Appends a batch to the log; the caller has checked it."""
-        entry = Entry(self.end, batch, data)
+        entry = Entry(self.end, batch, data, written_ns=now_ns)
         self.entries.append(entry)
         self._remember(entry, now_ns)
         self.guards.pop(batch.producer_id, None)
@@ -216,7 +223,7 @@ class Partition:
         if state is not None and term < state.term:
             return None
         assert state is None or epoch >= state.epoch, f"a marker with epoch {epoch} follows {state.epoch}"
-        entry = Entry(self.end, Header(1, producer_id, epoch, -1, True), b"", commits, term)
+        entry = Entry(self.end, Header(1, producer_id, epoch, -1, True), b"", commits, term, now_ns)
         self.entries.append(entry)
         if state is not None and state.started is not None and not commits:
             self.aborted.append(Aborted(producer_id, state.started, entry.offset))

@@ -11,7 +11,7 @@ add the partition to the transaction (from version 12 on), or only to verify tha
 from typing import Any, Final, NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import batches
+from cyproducer.testing.broker import batches, retention
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import Place
@@ -258,7 +258,7 @@ def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
         placed = batches.placed(data, partition.end, partition.epoch)
         known = partition.append(part.batch, placed, cluster.world.now_ns)
         partition.sync(partition.epoch, partition.end)
-        cluster.retain(partition)
+        retention.by_size(cluster, partition)
     else:
         kept = batches.read(known.data)
         stamp_ms = kept.max_ms if kept.attributes & batches.LOG_APPEND_TIME else -1
