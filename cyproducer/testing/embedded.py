@@ -461,9 +461,9 @@ class EmbeddedBroker:
     # Time
 
     def advance(self, milliseconds: float) -> None:
-        """Move the brokers' time forward, so that timeouts of transactions and sessions, and retention, end.
+        """Move the brokers' time forward, so that transactions and sessions time out, and retention ends.
 
-        Retention is checked every 5 minutes of the brokers' time, as in Kafka.
+        The brokers look for old records every 5 minutes, and for old offsets every 10 minutes, as in Kafka.
 
         Raises:
             EmbeddedBrokerError: The broker is not running.

@@ -878,6 +878,29 @@ INCREMENTAL_ALTER_CONFIGS = Api(
     """,
 )
 
+OFFSET_DELETE = Api(
+    47,
+    "OffsetDelete",
+    "0",
+    request="""
+        group_id string
+        topics [OffsetDeleteRequestTopic]
+            name string
+            partitions [OffsetDeleteRequestPartition]
+                partition_index int32
+    """,
+    response="""
+        error_code int16
+        throttle_time_ms int32
+        topics [OffsetDeleteResponseTopic]
+            name string
+            partitions [OffsetDeleteResponsePartition]
+                partition_index int32
+                error_code int16
+    """,
+)
+"""KIP-496."""
+
 DESCRIBE_CLUSTER = Api(
     60,
     "DescribeCluster",

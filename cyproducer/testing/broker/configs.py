@@ -63,6 +63,8 @@ BROKER: Final[Mapping[str, Config]] = {
     "log.retention.check.interval.ms": Config(LONG, "300000"),
     "message.max.bytes": Config(INT, "1048588"),
     "num.partitions": Config(INT, "3"),
+    "offsets.retention.check.interval.ms": Config(LONG, "600000"),
+    "offsets.retention.minutes": Config(INT, "10080"),
     "transaction.max.timeout.ms": Config(INT, "900000"),
 }
 

@@ -39,6 +39,10 @@ class Offset(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str | None
+    #: When it was committed.
+    committed_ns: int = 0
+    #: The retention that the client has requested, up to OffsetCommit 4; None: that of the brokers.
+    retention_ms: int | None = None
 
 
 class TxnOffsetCommit(NamedTuple):
@@ -92,6 +96,12 @@ class Group:
     def is_unstable(self, place: Place) -> bool:
         """Whether an open transaction has written an offset of a partition (KIP-447)."""
         return any(place in offsets for offsets in self.pending.values())
+
+    def forget(self, place: Place) -> None:
+        """Deletes the committed and pending offsets of a partition. The transactions stay open."""
+        self.committed.pop(place, None)
+        for offsets in self.pending.values():
+            offsets.pop(place, None)
 
     def refusal(self, request: TxnOffsetCommit) -> int:
         """Returns the error code for a member's offsets. A request with only a group id is accepted."""

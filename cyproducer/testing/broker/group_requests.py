@@ -4,7 +4,7 @@ Owns authorization, the differences between versions, and the responses. Does no
 requests (``groups``), the offsets (``group_offsets``) or TxnOffsetCommit (``transaction_requests``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from cyproducer.wire.messages import (
     LEAVE_GROUP,
     LIST_GROUPS,
     OFFSET_COMMIT,
+    OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC_GROUP,
 )
@@ -161,6 +162,7 @@ def leave_group(call: Call) -> Any:
 def offset_commit(call: Call) -> Any:
     request, response = call.request, OFFSET_COMMIT.response
     most = call.cluster.groups.max_metadata
+    retention_ms = None if request.retention_time_ms < 0 else request.retention_time_ms
     refusal = _group_only(call, request.group_id)
     offsets: dict[Place, Offset] = {}
     codes: dict[Place, int] = {}
@@ -172,7 +174,13 @@ def offset_commit(call: Call) -> Any:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             codes[place] = code
             if not code:
-                offsets[place] = Offset(each.committed_offset, each.committed_leader_epoch, metadata)
+                offsets[place] = Offset(
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    metadata,
+                    call.world.now_ns,
+                    retention_ms,
+                )
 
     def told(code: int) -> None:
         topics = [
@@ -285,6 +293,43 @@ def _offset(call: Call, log: Group | None, place: Place) -> tuple[int, int, int,
     return index, found.offset, found.leader_epoch, found.metadata or "", ErrorCode.NO_ERROR
 
 
+def offset_delete(call: Call) -> Any:
+    request, response = call.request, OFFSET_DELETE.response
+    places = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    codes = {place: _place_refusal(call, place) for place in places}
+
+    def told(code: int, found: Mapping[Place, int]) -> None:
+        codes.update(found)
+        topics = [
+            response.OffsetDeleteResponseTopic(
+                topic.name,
+                [
+                    response.OffsetDeleteResponsePartition(
+                        each.partition_index, codes[topic.name, each.partition_index]
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        call.answer(response(code, 0, [] if code else topics))
+
+    accepted = [place for place, code in codes.items() if not code]
+    if not call.allowed("DELETE", "group", request.group_id):
+        told(ErrorCode.GROUP_AUTHORIZATION_FAILED, {})
+    elif code := call.fault():
+        told(code, {})
+    elif not accepted:
+        told(ErrorCode.NO_ERROR, {})
+    elif not request.group_id:
+        told(ErrorCode.INVALID_GROUP_ID, {})
+    elif code := _misplaced(call, request.group_id):
+        told(code, {})
+    else:
+        call.cluster.groups.delete_offsets(request.group_id, accepted, told)
+    return LATER
+
+
 # Administration
 
 
@@ -374,6 +419,7 @@ def delete_groups(call: Call) -> Any:
 HANDLERS: Final = {
     OFFSET_COMMIT: offset_commit,
     OFFSET_FETCH: offset_fetch,
+    OFFSET_DELETE: offset_delete,
     JOIN_GROUP: join_group,
     SYNC_GROUP: sync_group,
     HEARTBEAT: heartbeat,

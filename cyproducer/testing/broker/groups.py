@@ -17,10 +17,12 @@ A group that does not exist is Dead. The coordinator writes to its log when a gr
 If the coordinator loses its role, the next one continues from that state.
 """
 
+import struct
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from cyproducer.errors.error_code import ErrorCode
@@ -34,6 +36,8 @@ PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
+CONSUMER: Final = "consumer"
+"""The protocol type of groups whose members subscribe to topics."""
 NEW_MEMBER_MS: Final = 5 * 60_000
 """How long a new member can wait for its first generation, regardless of its session timeout."""
 
@@ -152,6 +156,10 @@ class ConsumerGroup:
         #: The protocol that the members of this generation use.
         self.protocol: str | None = None
         self.leader = ""
+        #: The topics that the members of this generation subscribe to; None if this is unknown.
+        self.subscribed: set[str] | None = None
+        #: When the group last became Empty.
+        self.empty_ns = 0
         #: Ids that new members have received, and have not joined with yet.
         self.told_ids: set[str] = set()
         self._world = groups.world
@@ -170,6 +178,12 @@ class ConsumerGroup:
     def exists(self) -> bool:
         """Whether the group has had members, has sent an id to a new member, or has offsets."""
         return bool(self.generation or self.members or self.told_ids) or self.log.has_offsets
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member subscribes to a topic. If this is unknown, members of a consumer group do."""
+        if self.subscribed is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed
 
     @property
     def members(self) -> dict[str, Participant]:
@@ -382,9 +396,12 @@ class ConsumerGroup:
         self.generation += 1
         if not members:
             self.state, self.protocol = EMPTY, None
+            self.empty_ns = self._world.now_ns
+            self.subscribed = self._subscriptions()
             self.groups.homes.write(self.log.home, self._store, _ignore)
             return
         self.state, self.protocol = COMPLETING, self._elected()
+        self.subscribed = self._subscriptions()
         for member in members.values():
             member.generation = self.generation
             member.has_synced = member.is_new = False
@@ -414,6 +431,38 @@ class ConsumerGroup:
         common, members = self._common(), self.members.values()
         votes = Counter(next(each for each in member.protocols if each in common) for member in members)
         return votes.most_common(1)[0][0]
+
+    def _subscriptions(self) -> set[str] | None:
+        if self.protocol_type != CONSUMER:
+            return None
+        try:
+            return {
+                topic
+                for member in self.members.values()
+                for topic in _topics(member.protocols.get(self.protocol or "", b""))
+            }
+        except ValueError:
+            return None
+
+    # Retention
+
+    def expire(self, retention_ms: int) -> None:
+        """Deletes the offsets that are too old (KIP-211): ``retention_ms`` after the group became Empty, or
+        after they were committed if the group never had members, or if its members do not subscribe to the
+        topic. Offsets of partitions with pending offsets are kept."""
+        log, is_stable = self.log, self.protocol_type == CONSUMER and self.state == STABLE
+        if not (self.state == EMPTY or (is_stable and self.subscribed is not None)):
+            return
+        for place, offset in list(log.committed.items()):
+            if self.is_subscribed(place[0]) or log.is_unstable(place):
+                continue
+            since_ns, kept_ms = offset.committed_ns, offset.retention_ms
+            if kept_ms is None:
+                kept_ms = retention_ms
+                if self.state == EMPTY and self.protocol_type:
+                    since_ns = self.empty_ns
+            if self._world.now_ns - since_ns >= kept_ms * NS_PER_MS:
+                log.forget(place)
 
     # Members
 
@@ -555,6 +604,7 @@ class ConsumerGroup:
         self.generation, self.protocol_type, self.protocol, self.leader, members = self._stored
         self.members.update((name, replace(member, timer_ns=-1)) for name, member in members.items())
         self.state = STABLE if members else EMPTY
+        self.subscribed = self._subscriptions()
         return True
 
     def loaded(self) -> None:
@@ -575,6 +625,25 @@ def _ignore(code: int) -> None:
     pass
 
 
+def _topics(subscription: bytes) -> list[str]:
+    """Returns the topics of a member's metadata, which begins with a version and the topics in all versions.
+    Raises ``ValueError``."""
+    try:
+        version, count = struct.unpack_from(">hi", subscription)
+        topics, at = [], 6
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", subscription, at)
+            at += 2
+            (topic,) = struct.unpack_from(f"{size}s", subscription, at)
+            at += size
+            topics.append(topic.decode())
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    if version < 0:
+        raise ValueError(f"a subscription of version {version}")
+    return topics
+
+
 class Groups:
     """All consumer groups; times in milliseconds. The caller has checked which broker coordinates a group."""
 
@@ -591,6 +660,8 @@ class Groups:
         self.max_size: int | None = None
         #: ``offset.metadata.max.bytes``
         self.max_metadata = 4096
+        #: ``offsets.retention.minutes``
+        self.offsets_retention_ms = 7 * 24 * 60 * 60_000
         self._groups: dict[str, ConsumerGroup] = {}
         self.homes.on_resigned[GROUP] = self._resigned
         self.homes.on_loaded[GROUP] = self._loaded
@@ -667,15 +738,57 @@ class Groups:
         def apply() -> int:
             if group.state != EMPTY:
                 return ErrorCode.NON_EMPTY_GROUP
-            group.log.committed.clear()
-            # The transactions stay open, without these offsets.
-            for offsets in group.log.pending.values():
-                offsets.clear()
-            group.close()
-            self._groups.pop(name, None)
+            self._remove(group)
             return ErrorCode.NO_ERROR
 
         self.homes.write(group.log.home, apply, told)
+
+    def _remove(self, group: ConsumerGroup) -> None:
+        group.log.committed.clear()
+        # The transactions stay open, without these offsets.
+        for offsets in group.log.pending.values():
+            offsets.clear()
+        group.close()
+        self._groups.pop(group.name, None)
+
+    def delete_offsets(
+        self, name: str, places: Iterable[Place], told: Callable[[int, Mapping[Place, int]], None]
+    ) -> None:
+        """Deletes offsets of topics that no member subscribes to (KIP-496). ``told`` gets an error code of
+        the group, and one of each partition."""
+        group = self.find(name)
+        if group is None:
+            told(ErrorCode.GROUP_ID_NOT_FOUND, {})
+            return
+        if group.state != EMPTY and group.protocol_type != CONSUMER:
+            told(ErrorCode.NON_EMPTY_GROUP, {})
+            return
+        codes = {
+            place: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if group.is_subscribed(place[0])
+            else ErrorCode.NO_ERROR
+            for place in places
+        }
+
+        def apply() -> int:
+            for place, code in codes.items():
+                if not code:
+                    group.log.forget(place)
+            return ErrorCode.NO_ERROR
+
+        self.homes.write(group.log.home, apply, lambda code: told(code, codes))
+
+    def expire(self) -> None:
+        """Deletes offsets that are too old, and groups that are Empty and have no offsets (KIP-211)."""
+        for group in list(self):
+            if self.homes.is_loaded(group.log.home):
+                self.homes.write(group.log.home, partial(self._expire, group), _ignore)
+
+    def _expire(self, group: ConsumerGroup) -> int:
+        group.expire(self.offsets_retention_ms)
+        if group.state == EMPTY and not group.told_ids and not group.log.has_offsets:
+            self._remove(group)
+        return ErrorCode.NO_ERROR
 
     def _resigned(self, home: Home) -> None:
         group = self._groups.get(home.name)

@@ -25,6 +25,7 @@ _RELEASES: Final[Mapping[Api, str]] = {
     messages.DESCRIBE_GROUPS: "2.1:2 2.3:4 2.4:5 4.0:6",
     messages.LIST_GROUPS: "2.1:2 2.4:3 2.6:4 3.8:5",
     messages.DELETE_GROUPS: "2.1:1 2.4:2",
+    messages.OFFSET_DELETE: "2.4:0",
     messages.DELETE_TOPICS: "2.1:3 2.4:4 2.7:5 2.8:6",
     messages.DELETE_RECORDS: "2.1:1 2.5:2",
     messages.OFFSET_FOR_LEADER_EPOCH: "2.1:2 2.3:3 2.8:4",

@@ -1,6 +1,7 @@
 """Retention in an embedded cluster: which batches are too old or too many, and when this is checked.
 
-Owns the rules for logs, and the periodic checks. Does not own deleting from a log (``cluster``).
+Owns the rules for logs, and the periodic checks. Does not own deleting from a log (``cluster``), or which
+offsets of groups are too old (``groups``).
 
 The rules are Kafka's for segments, and every batch is a segment: batches are deleted from the start of a log,
 only below the high watermark, and the log start offset moves to the first batch that is kept. A batch is too
@@ -22,11 +23,19 @@ if TYPE_CHECKING:
 
 LOG_CHECK_MS: Final = 5 * 60_000
 """``log.retention.check.interval.ms``"""
+OFFSETS_CHECK_MS: Final = 10 * 60_000
+"""``offsets.retention.check.interval.ms``"""
 
 
 def begin(cluster: "EmbeddedCluster") -> None:
     """Schedules the periodic checks."""
     cluster.world.after(LOG_CHECK_MS, _check_logs, cluster)
+    cluster.world.after(OFFSETS_CHECK_MS, _check_offsets, cluster)
+
+
+def _check_offsets(cluster: "EmbeddedCluster") -> None:
+    cluster.groups.expire()
+    cluster.world.after(OFFSETS_CHECK_MS, _check_offsets, cluster)
 
 
 def _check_logs(cluster: "EmbeddedCluster") -> None:

@@ -170,7 +170,10 @@ def txn_offset_commit(call: Call) -> Any:
     request, response = call.request, TXN_OFFSET_COMMIT.response
     offsets = {
         (topic.name, each.partition_index): Offset(
-            each.committed_offset, each.committed_leader_epoch, each.committed_metadata
+            each.committed_offset,
+            each.committed_leader_epoch,
+            each.committed_metadata,
+            call.world.now_ns,
         )
         for topic in request.topics
         for each in topic.partitions

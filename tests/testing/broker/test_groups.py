@@ -11,23 +11,21 @@ from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.faults import FAIL, Rule
 from cyproducer.testing.broker.homes import GROUP
 from cyproducer.wire.messages import (
-    ADD_OFFSETS_TO_TXN,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
-    END_TXN,
     FIND_COORDINATOR,
     HEARTBEAT,
-    INIT_PRODUCER_ID,
     JOIN_GROUP,
     LEAVE_GROUP,
     LIST_GROUPS,
     OFFSET_COMMIT,
+    OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC_GROUP,
-    TXN_OFFSET_COMMIT,
 )
 from cyproducer.wire.schema import Api
 from tests.testing.broker.group_bench import RANGE, Bench, G, Somebody, protocols_of, stable, topics_of
+from tests.testing.broker.group_transaction import Transaction
 from tests.testing.broker.peer import Peer
 from tools.harness.until import until
 
@@ -751,37 +749,6 @@ def test_fetching_offsets_in_each_version(bench: Bench, version: int) -> None:
         assert fetched(None) == [(1, 7, epoch, "m", 0), (2, 8, -1, "", 0)]
 
 
-class Transaction:
-    """A transaction that commits an offset of the group."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.peer = bench.peer()
-        begun = self.peer.ask(
-            INIT_PRODUCER_ID, 4, transactional_id="x", transaction_timeout_ms=60_000, producer_id=-1,
-            producer_epoch=-1,
-        )  # fmt: skip
-        self.who = {
-            "transactional_id": "x",
-            "producer_id": begun.producer_id,
-            "producer_epoch": begun.producer_epoch,
-        }
-        assert self.peer.ask(ADD_OFFSETS_TO_TXN, 3, group_id=G, **self.who).error_code == 0
-
-    def commit(self, offset: int, **fields: Any) -> int:
-        request = TXN_OFFSET_COMMIT.request
-        topics = [
-            request.TxnOffsetCommitRequestTopic(
-                "t", [request.TxnOffsetCommitRequestPartition(0, offset, -1, None)]
-            )
-        ]
-        response = self.peer.ask(TXN_OFFSET_COMMIT, 3, group_id=G, topics=topics, **self.who, **fields)
-        code: int = response.topics[0].partitions[0].error_code
-        return code
-
-    def end(self, commits: bool) -> None:
-        assert self.peer.ask(END_TXN, 3, committed=commits, **self.who).error_code == 0
-
-
 @pytest.mark.parametrize("commits", [False, True])
 def test_offsets_of_open_transactions_are_not_stable(bench: Bench, commits: bool) -> None:
     transaction = Transaction(bench)
@@ -927,6 +894,19 @@ REQUESTS: list[tuple[Api, int, dict[str, Any], Callable[[Any], int]]] = [
     ),
     (DESCRIBE_GROUPS, 5, {"groups": [G]}, lambda response: response.groups[0].error_code),
     (DELETE_GROUPS, 2, {"groups_names": [G]}, lambda response: response.results[0].error_code),
+    (
+        OFFSET_DELETE,
+        0,
+        {
+            "group_id": G,
+            "topics": [
+                OFFSET_DELETE.request.OffsetDeleteRequestTopic(
+                    "t", [OFFSET_DELETE.request.OffsetDeleteRequestPartition(0)]
+                )
+            ],
+        },
+        _top,
+    ),
 ]
 
 
