@@ -82,6 +82,8 @@ def test_offsets_of_unknown_partitions_are_not_deleted(peer: Peer) -> None:
 def test_groups_of_which_no_offset_can_be_deleted(peer: Peer) -> None:
     assert deleted(peer, ("t", 0)) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
     assert deleted(peer, ("t", 0), group="") == (ErrorCode.INVALID_GROUP_ID, [])
+    # The coordinator is not asked if no partition is left.
+    assert deleted(peer, ("none", 0)) == (0, [("none", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])
 
 
 def test_offsets_of_subscribed_topics_are_kept(bench: Bench) -> None:
@@ -132,6 +134,9 @@ def test_a_new_coordinator_knows_the_subscriptions() -> None:
     with Bench(nodes=2) as bench:
         member = subscribing(bench, "t")
         stable(bench, member)
+        # The coordinator loses the next generation, in which the member subscribes to another topic.
+        member.protocols = {"range": subscription("u")}
+        assert member.join().generation_id == 2
         bench.move(3 - bench.coordinator())
         peer, subscribed = bench.peer(), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         assert deleted(peer, ("t", 0), ("t", 1)) == (0, [("t", 0, subscribed), ("t", 1, subscribed)])
