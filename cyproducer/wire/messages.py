@@ -1008,6 +1008,80 @@ LIST_TRANSACTIONS = Api(
 )
 """KIP-664; KIP-994 for v1, KIP-1152 for v2."""
 
+CONSUMER_GROUP_HEARTBEAT = Api(
+    68,
+    "ConsumerGroupHeartbeat",
+    "0-1",
+    flexible=0,
+    request="""
+        group_id string
+        member_id string
+        member_epoch int32
+        instance_id string nullable 0+ = null
+        rack_id string nullable 0+ = null
+        rebalance_timeout_ms int32 = -1
+        subscribed_topic_names [string] nullable 0+ = null
+        subscribed_topic_regex string 1+ nullable 1+ = null
+        server_assignor string nullable 0+ = null
+        topic_partitions [TopicPartitions] nullable 0+ = null
+            topic_id uuid
+            partitions [int32]
+    """,
+    response="""
+        throttle_time_ms int32
+        error_code int16
+        error_message text nullable 0+ = null
+        member_id string nullable 0+ = null
+        member_epoch int32
+        heartbeat_interval_ms int32
+        assignment Assignment nullable 0+ = null
+            topic_partitions [TopicPartitions]
+                topic_id uuid
+                partitions [int32]
+    """,
+)
+"""KIP-848; KIP-1082 for v1."""
+
+CONSUMER_GROUP_DESCRIBE = Api(
+    69,
+    "ConsumerGroupDescribe",
+    "0-1",
+    flexible=0,
+    request="""
+        group_ids [string]
+        include_authorized_operations boolean
+    """,
+    response="""
+        throttle_time_ms int32
+        groups [DescribedGroup]
+            error_code int16
+            error_message text nullable 0+ = null
+            group_id string
+            group_state string
+            group_epoch int32
+            assignment_epoch int32
+            assignor_name string
+            members [Member]
+                member_id string
+                instance_id string nullable 0+ = null
+                rack_id string nullable 0+ = null
+                member_epoch int32
+                client_id string
+                client_host string
+                subscribed_topic_names [string]
+                subscribed_topic_regex string nullable 0+ = null
+                assignment Assignment
+                    topic_partitions [TopicPartitions]
+                        topic_id uuid
+                        topic_name string
+                        partitions [int32]
+                target_assignment Assignment
+                member_type int8 1+ = -1
+            authorized_operations int32 = -2147483648
+    """,
+)
+"""KIP-848; KIP-1099 for v1."""
+
 GET_TELEMETRY_SUBSCRIPTIONS = Api(
     71,
     "GetTelemetrySubscriptions",

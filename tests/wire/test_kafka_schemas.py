@@ -16,8 +16,13 @@ try:
 except ModuleNotFoundError:
     pytest.skip("kafka-python is not installed, or has no schemas", allow_module_level=True)
 
-# kafka-python does not speak it.
-WITHOUT_FILE = {"GetTelemetrySubscriptions", "PushTelemetry"}
+# kafka-python does not speak these.
+WITHOUT_FILE = {
+    "ConsumerGroupDescribe",
+    "ConsumerGroupHeartbeat",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+}
 # Kafka calls each of these a string.
 TYPES = {"text": "string", "boolean": "bool"}
 

@@ -16,6 +16,7 @@ from cyproducer.testing.broker import (
     fetch,
     group_requests,
     metadata,
+    modern_group_requests,
     produce,
     releases,
     retention,
@@ -42,6 +43,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **admin.HANDLERS,
     **access.HANDLERS,
     **group_requests.HANDLERS,
+    **modern_group_requests.HANDLERS,
 }
 FEATURE: Final = "transaction.version"
 

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.base_group import STABLE, BaseGroup
 from cyproducer.testing.broker.group_offsets import Group, Offset
-from cyproducer.testing.broker.groups import DEAD, STABLE, ConsumerGroup, Join, Joined, Synced
+from cyproducer.testing.broker.groups import DEAD, Join, Joined, Synced
 from cyproducer.testing.broker.homes import GROUP
 from cyproducer.testing.broker.metadata import NO_OPERATIONS
 from cyproducer.testing.broker.server import LATER, Call
@@ -28,7 +29,6 @@ from cyproducer.wire.messages import (
     SYNC_GROUP,
 )
 
-CLASSIC: Final = "classic"
 NO_OFFSET: Final = -1
 
 
@@ -38,7 +38,7 @@ def _misplaced(call: Call, name: str) -> int:
     return homes.code(call.node.id, homes.home(GROUP, name))
 
 
-def _refusal(call: Call, name: str, operation: str = "READ") -> int:
+def group_refusal(call: Call, name: str, operation: str = "READ") -> int:
     """Returns the error code if a request to a group's coordinator is refused, or NO_ERROR."""
     if not call.allowed(operation, "group", name):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -46,8 +46,8 @@ def _refusal(call: Call, name: str, operation: str = "READ") -> int:
 
 
 def _member_refusal(call: Call, name: str) -> int:
-    """Like ``_refusal``, for a request of a member: the group must have a name."""
-    return _refusal(call, name) or (ErrorCode.NO_ERROR if name else ErrorCode.INVALID_GROUP_ID)
+    """Like ``group_refusal``, for a request of a member: the group must have a name."""
+    return group_refusal(call, name) or (ErrorCode.NO_ERROR if name else ErrorCode.INVALID_GROUP_ID)
 
 
 # Members
@@ -237,6 +237,10 @@ def offset_fetch(call: Call) -> Any:
         groups = []
         for wanted in request.groups:
             code, topics = _offsets(call, wanted.group_id, wanted.topics)
+            group = call.cluster.groups.modern(wanted.group_id)
+            if not code and group is not None and (wanted.member_id or wanted.member_epoch >= 0):
+                code = group.commit_refusal(wanted.member_epoch, wanted.member_id or "")
+                topics = [] if code else topics
             found = [make(name, [part(*each) for each in parts]) for name, parts in topics]
             groups.append(response.OffsetFetchResponseGroup(wanted.group_id, found, code))
         return response(0, [], ErrorCode.NO_ERROR, groups)
@@ -340,7 +344,7 @@ def describe_groups(call: Call) -> Any:
 def _description(call: Call, name: str) -> Any:
     response = DESCRIBE_GROUPS.response
     make = response.DescribedGroup
-    if code := _refusal(call, name, "DESCRIBE"):
+    if code := group_refusal(call, name, "DESCRIBE"):
         return make(code, None, name, "", "", "", [], NO_OPERATIONS)
     operations = NO_OPERATIONS
     if call.request.include_authorized_operations:
@@ -378,15 +382,14 @@ def list_groups(call: Call) -> Any:
     for group in call.cluster.groups:
         code = _misplaced(call, group.name)
         is_loading = is_loading or code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if not code and _may_list(call, group) and _fits(group.state, request.states_filter):
-            groups.append(response.ListedGroup(group.name, group.protocol_type, group.state, CLASSIC))
-    if not _fits(CLASSIC, request.types_filter):
-        groups = []
+        fits = _fits(group.state, request.states_filter) and _fits(group.kind, request.types_filter)
+        if not code and fits and _may_list(call, group):
+            groups.append(response.ListedGroup(group.name, group.protocol_type, group.state, group.kind))
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NO_ERROR
     return response(0, code, groups)
 
 
-def _may_list(call: Call, group: ConsumerGroup) -> bool:
+def _may_list(call: Call, group: BaseGroup) -> bool:
     return call.allowed("DESCRIBE", "cluster", "kafka-cluster") or call.allowed(
         "DESCRIBE", "group", group.name
     )
@@ -409,7 +412,7 @@ def delete_groups(call: Call) -> Any:
     if not names:
         return DELETE_GROUPS.response(0, [])
     for name in names:
-        if code := _refusal(call, name, "DELETE"):
+        if code := group_refusal(call, name, "DELETE"):
             told(name, code)
         else:
             call.cluster.groups.delete(name, partial(told, name))

@@ -1,8 +1,9 @@
 """The consumer groups of a cluster: joining, generations, assignments and sessions.
 
-Owns the states of classic groups and their timers. Does not own the table of members and the offsets
-(``group_offsets``), which broker coordinates a group (``homes``) or the requests (``group_requests``). All
-times are those of the ``World``. There is no I/O.
+Owns the states of classic groups and their timers, and which protocol a group has. Does not own groups of
+KIP-848 (``modern_groups``), the table of members and the offsets (``group_offsets``), which broker
+coordinates a group (``homes``) or the requests (``group_requests``). All times are those of the ``World``.
+There is no I/O.
 
 The states of a group::
 
@@ -26,18 +27,16 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.base_group import CONSUMER, EMPTY, STABLE, BaseGroup
 from cyproducer.testing.broker.group_offsets import Group, Member, Offset, Offsets
 from cyproducer.testing.broker.homes import GROUP, Home, Told
+from cyproducer.testing.broker.modern_groups import ModernGroup
 from cyproducer.testing.broker.transactions import Place
 from cyproducer.testing.broker.world import NS_PER_MS
 
-EMPTY: Final = "Empty"
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
-STABLE: Final = "Stable"
 DEAD: Final = "Dead"
-CONSUMER: Final = "consumer"
-"""The protocol type of groups whose members subscribe to topics."""
 NEW_MEMBER_MS: Final = 5 * 60_000
 """How long a new member can wait for its first generation, regardless of its session timeout."""
 
@@ -143,26 +142,18 @@ class Stored(NamedTuple):
     members: dict[str, Participant]
 
 
-class ConsumerGroup:
+class ConsumerGroup(BaseGroup):
     """A group; see the module's docstring."""
 
+    kind = "classic"
+
     def __init__(self, groups: "Groups", log: Group) -> None:
+        super().__init__(log, groups.world)
         self.groups = groups
-        self.log = log
-        self.state = EMPTY
         self.generation = 0
-        #: The protocol type of the members, or of the last members; empty if there was no member.
-        self.protocol_type = ""
         #: The protocol that the members of this generation use.
         self.protocol: str | None = None
         self.leader = ""
-        #: The topics that the members of this generation subscribe to; None if this is unknown.
-        self.subscribed: set[str] | None = None
-        #: When the group last became Empty.
-        self.empty_ns = 0
-        #: Ids that new members have received, and have not joined with yet.
-        self.told_ids: set[str] = set()
-        self._world = groups.world
         #: Whether a first rebalance is waiting for more members.
         self._is_gathering = False
         self._has_newcomers = False
@@ -171,19 +162,9 @@ class ConsumerGroup:
         self._stored: Stored | None = None
 
     @property
-    def name(self) -> str:
-        return self.log.name
-
-    @property
     def exists(self) -> bool:
         """Whether the group has had members, has sent an id to a new member, or has offsets."""
         return bool(self.generation or self.members or self.told_ids) or self.log.has_offsets
-
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic. If this is unknown, members of a consumer group do."""
-        if self.subscribed is None:
-            return self.protocol_type == CONSUMER
-        return topic in self.subscribed
 
     @property
     def members(self) -> dict[str, Participant]:
@@ -447,22 +428,9 @@ class ConsumerGroup:
     # Retention
 
     def expire(self, retention_ms: int) -> None:
-        """Deletes the offsets that are too old (KIP-211): ``retention_ms`` after the group became Empty, or
-        after they were committed if the group never had members, or if its members do not subscribe to the
-        topic. Offsets of partitions with pending offsets are kept."""
-        log, is_stable = self.log, self.protocol_type == CONSUMER and self.state == STABLE
-        if not (self.state == EMPTY or (is_stable and self.subscribed is not None)):
-            return
-        for place, offset in list(log.committed.items()):
-            if self.is_subscribed(place[0]) or log.is_unstable(place):
-                continue
-            since_ns, kept_ms = offset.committed_ns, offset.retention_ms
-            if kept_ms is None:
-                kept_ms = retention_ms
-                if self.state == EMPTY and self.protocol_type:
-                    since_ns = self.empty_ns
-            if self._world.now_ns - since_ns >= kept_ms * NS_PER_MS:
-                log.forget(place)
+        is_stable = self.protocol_type == CONSUMER and self.state == STABLE
+        if self.state == EMPTY or (is_stable and self.subscribed is not None):
+            super().expire(retention_ms)
 
     # Members
 
@@ -543,7 +511,6 @@ class ConsumerGroup:
         return ErrorCode.NO_ERROR
 
     def commit_refusal(self, generation: int, member_id: str, instance: str | None) -> int:
-        """Returns the error code for a commit. While a group has members, only its members can commit."""
         if generation < 0 and self.state == EMPTY:
             return ErrorCode.NO_ERROR
         if code := self.stranger(generation, member_id, instance):
@@ -594,8 +561,6 @@ class ConsumerGroup:
         return ErrorCode.NO_ERROR
 
     def resign(self) -> bool:
-        """Handles a coordinator that has lost its role. Restores the state in its log; returns False if there
-        is none."""
         for member in self.members.values():
             member.fail(ErrorCode.NOT_COORDINATOR)
         self.close()
@@ -608,12 +573,10 @@ class ConsumerGroup:
         return True
 
     def loaded(self) -> None:
-        """Restarts the members' sessions after a new coordinator has loaded the group."""
         for member in self.members.values():
             self._keep(member)
 
     def close(self) -> None:
-        """Removes all members and invalidates all timers."""
         self._turn += 1
         self._is_gathering = False
         self.members.clear()
@@ -662,7 +625,7 @@ class Groups:
         self.max_metadata = 4096
         #: ``offsets.retention.minutes``
         self.offsets_retention_ms = 7 * 24 * 60 * 60_000
-        self._groups: dict[str, ConsumerGroup] = {}
+        self._groups: dict[str, BaseGroup] = {}
         self.homes.on_resigned[GROUP] = self._resigned
         self.homes.on_loaded[GROUP] = self._loaded
 
@@ -671,20 +634,47 @@ class Groups:
         return f"{prefix}-{uuid.UUID(int=self.world.random.getrandbits(128), version=4)}"
 
     def find(self, name: str) -> ConsumerGroup | None:
-        """Returns a group, or None if it does not exist (Dead)."""
-        found = self._open(name) if name in self.offsets.groups else None
-        return found if found is not None and found.exists else None
+        """Returns a classic group, or None if it does not exist (Dead)."""
+        found = self.any(name)
+        return found if isinstance(found, ConsumerGroup) else None
+
+    def modern(self, name: str) -> ModernGroup | None:
+        """Returns a group of KIP-848's protocol, or None if it does not exist."""
+        found = self.any(name)
+        return found if isinstance(found, ModernGroup) else None
+
+    def any(self, name: str) -> BaseGroup | None:
+        """Returns a group of either protocol, or None if it does not exist."""
+        found = self._groups.get(name)
+        if found is None and name in self.offsets.groups:
+            found = self._open(name)
+        return None if isinstance(found, ConsumerGroup) and not found.exists else found
 
     def _open(self, name: str) -> ConsumerGroup:
+        """Returns a classic group that may be new. An Empty group of the other protocol becomes classic."""
         found = self._groups.get(name)
-        if found is None:
+        if not isinstance(found, ConsumerGroup):
             found = self._groups[name] = ConsumerGroup(self, self.offsets.group(name))
         return found
 
-    def __iter__(self) -> Iterator[ConsumerGroup]:
+    def modernized(self, name: str) -> ModernGroup | None:
+        """Returns a group of KIP-848's protocol that may be new; None if there is a classic group that has
+        members."""
+        found = self.any(name)
+        if isinstance(found, ModernGroup):
+            return found
+        if found is not None and found.state != EMPTY:
+            return None
+        if name in self._groups:
+            self._groups[name].close()
+        group = ModernGroup(self.offsets.group(name), self.world, self.offsets.transactions.cluster)
+        self._groups[name] = group
+        return group
+
+    def __iter__(self) -> Iterator[BaseGroup]:
         """Iterates over the groups that exist."""
         for name in sorted({*self._groups, *self.offsets.groups}):
-            found = self.find(name)
+            found = self.any(name)
             if found is not None:
                 yield found
 
@@ -693,7 +683,10 @@ class Groups:
         if not self.min_session_ms <= request.session_ms <= self.max_session_ms:
             told(Joined(ErrorCode.INVALID_SESSION_TIMEOUT, request.member))
             return
-        group = self.find(name)
+        group, other = self.find(name), self.modern(name)
+        if other is not None and other.state != EMPTY:
+            told(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member))
+            return
         if group is None and request.member:
             told(Joined(ErrorCode.UNKNOWN_MEMBER_ID, request.member))
             return
@@ -709,7 +702,7 @@ class Groups:
         told: Told,
     ) -> None:
         """Commits offsets. Without a member, ``generation`` is -1 and ``member`` is empty."""
-        group = self.find(name)
+        group = self.any(name)
         if group is None:
             code = ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NO_ERROR
         else:
@@ -727,7 +720,7 @@ class Groups:
 
     def delete(self, name: str, told: Told) -> None:
         """Deletes a group without members, and its offsets."""
-        group = self.find(name)
+        group = self.any(name)
         if group is None:
             told(ErrorCode.GROUP_ID_NOT_FOUND)
             return
@@ -743,7 +736,7 @@ class Groups:
 
         self.homes.write(group.log.home, apply, told)
 
-    def _remove(self, group: ConsumerGroup) -> None:
+    def _remove(self, group: BaseGroup) -> None:
         group.log.committed.clear()
         # The transactions stay open, without these offsets.
         for offsets in group.log.pending.values():
@@ -756,7 +749,7 @@ class Groups:
     ) -> None:
         """Deletes offsets of topics that no member subscribes to (KIP-496). ``told`` gets an error code of
         the group, and one of each partition."""
-        group = self.find(name)
+        group = self.any(name)
         if group is None:
             told(ErrorCode.GROUP_ID_NOT_FOUND, {})
             return
@@ -784,7 +777,7 @@ class Groups:
             if self.homes.is_loaded(group.log.home):
                 self.homes.write(group.log.home, partial(self._expire, group), _ignore)
 
-    def _expire(self, group: ConsumerGroup) -> int:
+    def _expire(self, group: BaseGroup) -> int:
         group.expire(self.offsets_retention_ms)
         if group.state == EMPTY and not group.told_ids and not group.log.has_offsets:
             self._remove(group)

@@ -26,6 +26,8 @@ _RELEASES: Final[Mapping[Api, str]] = {
     messages.LIST_GROUPS: "2.1:2 2.4:3 2.6:4 3.8:5",
     messages.DELETE_GROUPS: "2.1:1 2.4:2",
     messages.OFFSET_DELETE: "2.4:0",
+    messages.CONSUMER_GROUP_HEARTBEAT: "4.0:1",
+    messages.CONSUMER_GROUP_DESCRIBE: "4.0:1",
     messages.DELETE_TOPICS: "2.1:3 2.4:4 2.7:5 2.8:6",
     messages.DELETE_RECORDS: "2.1:1 2.5:2",
     messages.OFFSET_FOR_LEADER_EPOCH: "2.1:2 2.3:3 2.8:4",
