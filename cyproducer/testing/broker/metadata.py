@@ -46,7 +46,8 @@ def metadata(call: Call) -> Any:
 
 def _wanted(call: Call, wanted: Any) -> Any:
     cluster = call.cluster
-    if wanted.name is None:
+    # Java's consumers send an empty name with an id.
+    if wanted.name is None or (call.version >= 12 and wanted.topic_id != NO_UUID):
         topic = cluster.topic(wanted.topic_id)
         if topic is None:
             # Up to version 11, a response must contain a name.

@@ -18,6 +18,7 @@ from cyproducer.wire.messages import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     LIST_GROUPS,
+    METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
@@ -180,6 +181,13 @@ def test_a_partition_has_one_member_at_a_time(bench: Bench, one: Reader) -> None
     assert described(bench).group_state == "Stable"
 
 
+def test_a_member_that_has_already_given_up_gets_the_next_epoch_at_once(bench: Bench, one: Reader) -> None:
+    one.join()
+    Reader(bench, "two").join()
+    assert one.beat(topic_partitions=[]) == 0
+    assert (one.epoch, len(one.parts)) == (2, 2)
+
+
 def test_members_have_equal_numbers_of_partitions_and_keep_them(bench: Bench) -> None:
     readers = [Reader(bench, f"m{number}") for number in range(3)]
     for reader in readers:
@@ -215,6 +223,13 @@ def test_new_partitions_and_topics_are_assigned(bench: Bench) -> None:
     assert settled(reader) == [6]
     bench.call(lambda cluster: cluster.delete_topic("new"))
     assert settled(reader) == [3]
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_members_ask_for_the_name_of_a_topic(one: Reader, name: str | None) -> None:
+    wanted = METADATA.request.MetadataRequestTopic(one.topic_ids()["u"], name)
+    (topic,) = one.peer.ask(METADATA, 12, topics=[wanted]).topics
+    assert (topic.error_code, topic.name, len(topic.partitions)) == (0, "u", 2)
 
 
 def test_topics_by_pattern(bench: Bench) -> None:
