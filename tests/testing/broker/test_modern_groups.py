@@ -518,6 +518,15 @@ def test_a_new_coordinator_knows_the_group(bench: Bench, one: Reader) -> None:
     assert one.beat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_new_coordinator_removes_who_is_silent(bench: Bench, one: Reader) -> None:
+    one.join()
+    bench.move(3 - bench.coordinator())
+    bench.advance(SESSION_MS - 1000)
+    assert described(bench).group_state == "Stable"
+    bench.advance(1000)
+    assert described(bench).group_state == "Empty"
+
+
 def test_a_new_coordinator_waits_for_partitions(bench: Bench, one: Reader) -> None:
     one.join()
     Reader(bench, "two").join()
