@@ -220,6 +220,7 @@ def fetched(
     offsets: dict[int, int],
     forgotten: list[int] | None = None,
     wait_ms: int = 0,
+    version: int = 11,
 ) -> Any:
     """Fetches "read", in a session (id, epoch). Returns the response."""
     request = FETCH.request
@@ -236,8 +237,8 @@ def fetched(
         "forgotten_topics_data": gone,
     }
     given = [values.get(field.name, field.zero()) for field in request.root.fields]
-    connection.sendall(FETCH.encode_request(11, 1, "test", request(*given)))
-    return response(connection, FETCH, 11)
+    connection.sendall(FETCH.encode_request(version, 1, "test", request(*given)))
+    return response(connection, FETCH, version)
 
 
 def parts(answer: Any) -> dict[int, tuple[int, int]]:
@@ -269,6 +270,9 @@ def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: so
         producer.send("read", b"v", partition=0).get(PATIENCE_S)
     assert 0 not in parts(fetched(connection, (session, 5), {1: 1}))
     assert fetched(connection, (session, 5), {}).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # Its topics have names, and version 13 has their ids.
+    mixed = fetched(connection, (session, 6), {}, version=13)
+    assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     # A whole request ends it; without a session, all that was asked for is in the response.
     assert parts(fetched(connection, (session, -1), {1: 1, 2: 0})) == {1: (1, 0), 2: (0, 0)}
     assert fetched(connection, (session, 6), {}).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

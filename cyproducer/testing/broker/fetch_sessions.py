@@ -24,6 +24,8 @@ class Session:
     """The partitions that one client reads from a node."""
 
     id: int
+    #: Topics are named by their ids (KIP-516).
+    has_ids: bool
     #: The epoch of the next request.
     epoch: int = 1
     #: The newest ``FetchPartition`` of each partition. Partitions with records move to the end, so that every
@@ -64,7 +66,7 @@ class Sessions:
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
                 return None, ErrorCode.NO_ERROR
-            session = Session(self._next_id)
+            session = Session(self._next_id, _has_ids(version))
             self._next_id += 1
             self._sessions[session.id] = session
             if len(self._sessions) > MOST_SESSIONS:
@@ -75,6 +77,8 @@ class Sessions:
                 return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             if epoch != found.epoch:
                 return None, ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            if found.has_ids != _has_ids(version):
+                return None, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
             session = found
             session.epoch = session.epoch % (_EPOCHS - 1) + 1
         for topic in request.topics:
@@ -88,5 +92,9 @@ class Sessions:
         return session, ErrorCode.NO_ERROR
 
 
+def _has_ids(version: int) -> bool:
+    return version >= 13
+
+
 def _name(topic: Any, version: int) -> str | bytes:
-    return topic.topic_id if version >= 13 else topic.topic  # type: ignore[no-any-return]
+    return topic.topic_id if _has_ids(version) else topic.topic  # type: ignore[no-any-return]
