@@ -298,8 +298,7 @@ def _uniform(
     """Returns an assignment that gives members as equal numbers of partitions as their subscriptions allow,
     and moves few. ``wanted``: each member's topics; ``counts``: the number of partitions of each topic."""
     found: dict[str, set[Part]] = {
-        name: {part for part in before.get(name, ()) if part[0] in topics and part[1] < counts[part[0]]}
-        for name, topics in wanted.items()
+        name: {part for part in before.get(name, ()) if part[0] in topics} for name, topics in wanted.items()
     }
     owners = {part: name for name, parts in found.items() for part in parts}
     every = [(topic, index) for topic, count in counts.items() for index in range(count)]

@@ -270,12 +270,12 @@ def test_a_member_with_a_wrong_epoch_is_fenced(bench: Bench, one: Reader) -> Non
 def test_members_that_are_silent_are_removed(bench: Bench, one: Reader) -> None:
     two = Reader(bench, "two")
     one.join()
-    bench.advance(SESSION_MS - 1000)
+    bench.advance(SESSION_MS - 5000)
     two.join()
     assert settled(one, two) == [2, 1]
-    bench.advance(SESSION_MS - 1000)
+    bench.advance(SESSION_MS - 5000)
     assert one.beat() == 0
-    bench.advance(1000)
+    bench.advance(5000)
     assert one.beat() == 0
     assert two.beat() == ErrorCode.UNKNOWN_MEMBER_ID
     bench.advance(SESSION_MS)
@@ -288,9 +288,9 @@ def test_a_member_that_gives_nothing_up_is_removed(bench: Bench, one: Reader) ->
     two.join()
     owned = one.owned()
     assert one.beat(topic_partitions=owned) == 0
-    bench.advance(REBALANCE_MS - 1000)
+    bench.advance(REBALANCE_MS - 5000)
     assert one.beat(topic_partitions=owned) == two.beat() == 0
-    bench.advance(1000)
+    bench.advance(5000)
     assert one.beat() == ErrorCode.UNKNOWN_MEMBER_ID
     assert settled(two) == [3]
 
@@ -521,9 +521,9 @@ def test_a_new_coordinator_knows_the_group(bench: Bench, one: Reader) -> None:
 def test_a_new_coordinator_removes_who_is_silent(bench: Bench, one: Reader) -> None:
     one.join()
     bench.move(3 - bench.coordinator())
-    bench.advance(SESSION_MS - 1000)
+    bench.advance(SESSION_MS - 5000)
     assert described(bench).group_state == "Stable"
-    bench.advance(1000)
+    bench.advance(5000)
     assert described(bench).group_state == "Empty"
 
 
