@@ -901,6 +901,32 @@ OFFSET_DELETE = Api(
 )
 """KIP-496."""
 
+UPDATE_FEATURES = Api(
+    57,
+    "UpdateFeatures",
+    "0-2",
+    flexible=0,
+    request="""
+        timeout_ms int32 = 60000
+        feature_updates [FeatureUpdateKey]
+            feature text
+            max_version_level int16
+            allow_downgrade boolean 0
+            upgrade_type int8 1+ = 1
+        validate_only boolean 1+
+    """,
+    response="""
+        throttle_time_ms int32
+        error_code int16
+        error_message text nullable 0+
+        results [UpdatableFeatureResult] 0-1
+            feature text
+            error_code int16
+            error_message text nullable 0+
+    """,
+)
+"""KIP-584."""
+
 DESCRIBE_CLUSTER = Api(
     60,
     "DescribeCluster",

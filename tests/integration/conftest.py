@@ -4,13 +4,19 @@ and `transactional_kafka`, three nodes for all tests of transactions.
 Each starts when a test first needs it. If Java or Maven is missing, tests marked ``kafka`` are skipped, and
 the summary says so. With ``CI=true`` in the environment they fail instead, so that CI does not skip them
 silently.
+
+A test marked ``either_broker`` runs twice: as ``[embedded]`` on the embedded broker, and as ``[kafka]`` on a
+real Kafka. Only the second run is marked ``kafka``, so that ``-m "not kafka"`` needs no Java. The fixtures
+are the same; a module's own cluster asks `broker` which one to start. A test that is marked ``kafka_only``,
+too, says in one line why the embedded broker can't run it.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +27,7 @@ from tools.harness.kafka_install import missing_tools
 if TYPE_CHECKING:
     from tools.harness.kafka_cluster import KafkaCluster
 
+EMBEDDED, REAL = "embedded", "kafka"
 SKIPPED = pytest.StashKey[list[str]]()
 
 missing = functools.cache(missing_tools)
@@ -28,11 +35,28 @@ missing = functools.cache(missing_tools)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "smoke: a test of the kafka kind that every Python version runs")
+    for line in (
+        "either_broker(slow): runs on the embedded broker, and on a real Kafka; slow: the latter is slow",
+        "kafka_only(reason): what the embedded broker lacks for this test",
+    ):
+        config.addinivalue_line("markers", line)
     config.stash[SKIPPED] = []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    either = metafunc.definition.get_closest_marker("either_broker")
+    if either is None:
+        return
+    slow = [pytest.mark.slow] if either.kwargs.get("slow") else []
+    runs = [EMBEDDED, pytest.param(REAL, marks=[pytest.mark.kafka, *slow])]
+    metafunc.parametrize("broker", runs, indirect=True, scope="session")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("kafka") is None:
+        only = item.get_closest_marker("kafka_only")
+        if only is not None:
+            pytest.skip(f"not on the embedded broker: {only.args[0]}")
         return
     if (reason := missing()) is not None:
         if os.environ.get("CI") == "true":
@@ -50,25 +74,57 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node, shared by the whole run. Tests must use unique topic names."""
-    yield from _running(_cluster(1, tmp_path_factory.mktemp("kafka")))
+def broker(request: pytest.FixtureRequest) -> str:
+    """The broker that the test runs on: ``"embedded"`` or ``"kafka"``."""
+    return str(getattr(request, "param", REAL))
 
 
-@pytest.fixture(scope="module")
-def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three nodes, shared by a module. A test that kills or pauses a node must bring it back."""
-    yield from _running(_cluster(3, tmp_path_factory.mktemp("kafka-cluster")))
+Shared = Callable[[str, Callable[[], "KafkaCluster"]], "KafkaCluster"]
 
 
 @pytest.fixture(scope="session")
-def transactional_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def shared() -> Iterator[Shared]:
+    """A function that starts a cluster when it is first asked for by a name. All run until the end, so that
+    tests on the two brokers may alternate."""
+    started: dict[str, KafkaCluster] = {}
+    with ExitStack() as stack:
+
+        def get(name: str, make: Callable[[], KafkaCluster]) -> KafkaCluster:
+            if name not in started:
+                started[name] = stack.enter_context(make())
+            return started[name]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: str, shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> KafkaCluster:
+    """One node, shared by the whole run. Tests must use unique topic names."""
+    if broker == EMBEDDED:
+        return shared("embedded", lambda: _embedded(1))
+    return shared("kafka", lambda: _cluster(1, tmp_path_factory.mktemp("kafka")))
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three nodes, shared by a module. A test that kills or pauses a node must bring it back."""
+    directory = tmp_path_factory.mktemp("kafka-cluster")
+    with _embedded(3) if broker == EMBEDDED else _cluster(3, directory) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def transactional_kafka(
+    broker: str, shared: Shared, tmp_path_factory: pytest.TempPathFactory
+) -> KafkaCluster:
     """Three nodes whose transactions time out soon, shared by the modules that test transactions. A test that
     kills a node must bring it back."""
     from tools.harness.transactions import TRANSACTION_PROPERTIES
 
+    if broker == EMBEDDED:
+        return shared("transactional-embedded", lambda: _embedded(3))
     directory = tmp_path_factory.mktemp("transactional-kafka")
-    yield from _running(_cluster(3, directory, TRANSACTION_PROPERTIES))
+    return shared("transactional-kafka", lambda: _cluster(3, directory, TRANSACTION_PROPERTIES))
 
 
 def _cluster(nodes: int, directory: Path, properties: Mapping[str, Any] | None = None) -> KafkaCluster:
@@ -78,6 +134,7 @@ def _cluster(nodes: int, directory: Path, properties: Mapping[str, Any] | None =
     return KafkaCluster(nodes, properties, directory=directory)
 
 
-def _running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    with cluster:
-        yield cluster
+def _embedded(nodes: int) -> KafkaCluster:
+    from tools.harness.embedded_kafka import EmbeddedKafka
+
+    return EmbeddedKafka(nodes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, cast
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -32,9 +33,13 @@ class Fetched(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def end_offset(bootstrap: str, topic: str, partition: int, timeout: float = 30) -> int:
+Servers = str | Mapping[str, Any]
+"""Bootstrap servers, or options of librdkafka that have them."""
+
+
+def end_offset(servers: Servers, topic: str, partition: int, timeout: float = 30) -> int:
     """Returns the offset behind the partition's last record."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offset"})
+    consumer = Consumer({**_options(servers), "group.id": "end-offset"})
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
         assert marks is not None
@@ -43,8 +48,12 @@ def end_offset(bootstrap: str, topic: str, partition: int, timeout: float = 30) 
         consumer.close()
 
 
+def _options(servers: Servers) -> Mapping[str, Any]:
+    return {"bootstrap.servers": servers} if isinstance(servers, str) else servers
+
+
 def read_all(
-    bootstrap: str,
+    servers: Servers,
     topic: str,
     expected: int,
     timeout: float = 30,
@@ -63,7 +72,7 @@ def read_all(
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **_options(servers),
             # Required by librdkafka, but not used, as partitions are assigned manually.
             "group.id": "read-all",
             "enable.auto.commit": False,

@@ -20,7 +20,7 @@ from cyproducer.structs import TopicPartition
 from tests.integration.consume import Fetched, read_all
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.either_broker, pytest.mark.timeout(120)]
 
 COLUMNS = Columns(value="value", key="key")
 

@@ -14,7 +14,7 @@ from cyproducer import KafkaProducer
 from tests.integration.consume import Fetched, read_all
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 LONG_AGO_MS = 1_000_000_000_000
 

@@ -18,7 +18,7 @@ from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.kafka_install import classpath
 from tools.harness.kafka_node import java
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 PROGRAM = Path(__file__).with_name("drop_in_program.py")
 OURS = Path(cyproducer.__file__).parents[1]
@@ -125,6 +125,7 @@ def produce_with_ours(kafka: KafkaCluster, topic: str, partitioner: str | None =
             future.get(30)
 
 
+@pytest.mark.kafka_only("it runs Java's producer")
 def test_keys_get_the_partitions_of_java_librdkafka_and_kafka_python(kafka: KafkaCluster) -> None:
     kafka.create_topic("places", PARTITIONS)
     produce_with_ours(kafka, "places")

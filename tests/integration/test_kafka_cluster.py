@@ -60,7 +60,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.kafka
+@pytest.mark.either_broker
 @pytest.mark.smoke
 def test_one_node_returns_the_records_written_to_it(kafka: KafkaCluster) -> None:
     kafka.create_topic("smoke", partitions=2)
@@ -74,14 +74,14 @@ def test_one_node_returns_the_records_written_to_it(kafka: KafkaCluster) -> None
     assert records[0].headers == [("h", b"1")]
 
 
-@pytest.mark.kafka
+@pytest.mark.either_broker
 def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster) -> None:
     produce(kafka, "automatic", [b"x"], partition=2)
 
     assert [r.partition for r in read_all(kafka.bootstrap_servers, "automatic", expected=1)] == [2]
 
 
-@pytest.mark.kafka
+@pytest.mark.either_broker
 def test_read_all_reports_how_many_records_are_missing(kafka: KafkaCluster) -> None:
     kafka.create_topic("short")
     produce(kafka, "short", [b"only"])
@@ -106,8 +106,7 @@ def test_the_brokers_log_is_kept_in_a_file(kafka: KafkaCluster) -> None:
     assert "Kafka Server started" in kafka.broker_log(1).read_text()
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.either_broker(slow=True)
 def test_three_nodes_keep_every_record_when_the_leader_is_killed(kafka_cluster: KafkaCluster) -> None:
     kafka_cluster.create_topic("survives", configs={"min.insync.replicas": "2"})
     produce(kafka_cluster, "survives", [b"before"])

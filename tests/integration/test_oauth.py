@@ -1,4 +1,4 @@
-"""OAUTHBEARER against a real Kafka that verifies tokens with the keys of their issuer (JWKS)."""
+"""OAUTHBEARER with a broker that verifies tokens with the keys of their issuer (JWKS)."""
 
 import json
 import time
@@ -12,10 +12,11 @@ from cyproducer import KafkaProducer
 from cyproducer.errors import SaslAuthenticationFailedError
 from tests.integration.consume import end_offset
 from tools.harness import sasl, tls
+from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.token_server import Answer, Asked, TokenServer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 AUTHORITY = tls.Authority()
 
@@ -34,8 +35,21 @@ def _as_it_was(server: TokenServer) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def cluster(server: TokenServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def cluster(
+    broker: str, server: TokenServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaCluster]:
     directory = tmp_path_factory.mktemp("kafka-oauth")
+    if broker == "embedded":
+        listener = {
+            **tls.embedded_options(AUTHORITY, directory, "TOKENS"),
+            "security_protocol": "SASL_SSL",
+            "oauth_validator": server.user,
+            # The validator can't be sent to another process.
+            "process": False,
+        }
+        with EmbeddedKafka(listeners={"TOKENS": listener}) as embedded:
+            yield embedded
+        return
     nodes = KafkaCluster(
         properties={
             **tls.broker_properties("TOKENS", AUTHORITY, directory),
@@ -90,6 +104,7 @@ def test_a_token_in_a_file(cluster: KafkaCluster, server: TokenServer, tmp_path:
         ours.send("file", b"v").get(30)
 
 
+@pytest.mark.kafka_only("sessions last for session_lifetime_ms, whatever their tokens say")
 def test_sessions_end_with_their_tokens_and_are_renewed_under_load(
     cluster: KafkaCluster, server: TokenServer
 ) -> None:
@@ -108,7 +123,7 @@ def test_sessions_end_with_their_tokens_and_are_renewed_under_load(
         assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
     assert len(server.asked) >= 2
     # Not read back: it is as many records as the machine can send in two sessions.
-    assert end_offset(cluster.bootstrap_servers, topic, 0) == count
+    assert end_offset(cluster.reading("TOKENS"), topic, 0) == count
 
 
 def granted(server: TokenServer, lifetime_s: float) -> Answer:

@@ -9,7 +9,7 @@ from cyproducer.confluent import KafkaError, Message, Producer
 from tests.integration.consume import read_all
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 RECORDS = 2000
 

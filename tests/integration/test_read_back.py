@@ -14,7 +14,7 @@ from tests.integration.log_dump import Dump, dump_partitions
 from tests.integration.record_shapes import TOPIC_CONFIG, Shape, all_shapes
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 RECORDS = 10_000
 PARTITIONS = 3
@@ -128,6 +128,7 @@ def test_futures_have_partition_offset_timestamp_and_sizes(write: Write, setting
         assert told.serialized_value_size == (-1 if shape.value is None else len(shape.value))
 
 
+@pytest.mark.kafka_only("there are no files for the tool")
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_kafkas_own_tool_finds_no_fault_in_the_log(dump: Dump, write: Write, setting: str) -> None:
     written = write(setting)
@@ -151,6 +152,7 @@ def test_kafkas_own_tool_finds_no_fault_in_the_log(dump: Dump, write: Write, set
         assert len(log.batches) < len(sent) / 5
 
 
+@pytest.mark.kafka_only("there are no files for the tool")
 @pytest.mark.parametrize(
     ("larger", "smaller"), [("none", "snappy"), ("gzip-1", "gzip"), ("lz4", "lz4-12"), ("zstd", "zstd-9")]
 )

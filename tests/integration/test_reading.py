@@ -1,4 +1,4 @@
-"""Reads topics of a real Kafka: transactions and their markers, what other clients and the broker compress,
+"""Reads topics: transactions and their markers, what other clients and the broker compress,
 compacted logs, leaders that die; and creates and describes topics.
 """
 
@@ -22,7 +22,7 @@ from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import LEVELS, Transactions
 from tools.harness.until import looks
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 CALL_S = 60.0
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -57,8 +57,9 @@ def rig(transactional_kafka: KafkaCluster, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture(scope="module")
-def compacting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def compacting(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A node that compacts at once."""
+    assert broker == "kafka"
     properties = {"log.cleaner.backoff.ms": 100}
     with KafkaCluster(1, properties, directory=tmp_path_factory.mktemp("compacting")) as cluster:
         yield cluster
@@ -160,6 +161,7 @@ def test_what_librdkafka_writes_is_read(
     assert_as_librdkafka_reads(transactional_kafka, reader, topic, 500)
 
 
+@pytest.mark.kafka_only("it stores batches as they come")
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
 def test_what_the_broker_compresses_is_read(
@@ -178,6 +180,7 @@ def test_what_the_broker_compresses_is_read(
     assert_as_librdkafka_reads(transactional_kafka, reader, topic, 500)
 
 
+@pytest.mark.kafka_only("it compacts nothing")
 def test_gaps_of_compacted_logs_are_passed(compacting: KafkaCluster) -> None:
     configs = {
         "cleanup.policy": "compact",

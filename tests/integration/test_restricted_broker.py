@@ -1,4 +1,4 @@
-"""Tests a broker that creates no topics automatically, checks ACLs, and logs every request."""
+"""Tests a broker that creates no topics automatically, checks ACLs, and on Kafka logs every request."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
+from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.until import looks
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 PROPERTIES = {
     "auto.create.topics.enable": "false",
@@ -47,7 +48,11 @@ appender.file.layout.pattern = %m%n
 
 
 @pytest.fixture(scope="module")
-def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def restricted(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    if broker == "embedded":
+        with EmbeddedKafka(auto_create=False) as embedded:
+            yield embedded
+        return
     directory = tmp_path_factory.mktemp("restricted")
     config = tmp_path_factory.mktemp("log4j") / "log4j2.properties"
     config.write_text(LOG4J.format(file=directory / "node-1" / "broker.log"))
@@ -64,6 +69,8 @@ def producer(restricted: KafkaCluster) -> Iterator[KafkaProducer]:
 
 @pytest.fixture(scope="module")
 def acls(restricted: KafkaCluster) -> Acls:
+    if isinstance(restricted, EmbeddedKafka):
+        return EmbeddedAcls(restricted)
     return Acls(restricted.bootstrap_servers)
 
 
@@ -97,6 +104,22 @@ class Acls:
         return kind(ResourceType.TOPIC, topic, pattern, "User:ANONYMOUS", "*", operation, permission)
 
 
+class EmbeddedAcls(Acls):
+    """The same on the embedded broker, whose rights are not changed by requests."""
+
+    def __init__(self, cluster: EmbeddedKafka) -> None:
+        (self._broker,) = cluster.brokers.values()
+
+    def allow_only(self, topic: str, operation: AclOperation) -> None:
+        self._broker.allow("User:ANONYMOUS", operation.name, topic=topic)
+
+    def deny(self, topic: str) -> None:
+        self._broker.deny("User:ANONYMOUS", "ALL", topic=topic)
+
+    def allow_all_again(self, topic: str) -> None:
+        self._broker.clear_rights()
+
+
 def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]:
     """Returns API name and version of a client's logged requests, up to the first request of ``api``.
 
@@ -114,6 +137,7 @@ def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]
     raise TimeoutError(f"the broker logged no {api} request of {client_id!r}, only {found}")
 
 
+@pytest.mark.kafka_only("it writes no log of requests to a file")
 def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> None:
     restricted.create_topic("versions")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, client_id="versions") as producer:

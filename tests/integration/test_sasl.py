@@ -1,4 +1,4 @@
-"""SASL against a real Kafka: PLAIN and SCRAM with and without TLS, renewed sessions, refusals."""
+"""SASL: PLAIN and SCRAM with and without TLS, renewed sessions, refusals."""
 
 import time
 from collections.abc import Iterator
@@ -16,19 +16,41 @@ from cyproducer.errors import (
 from cyproducer.transactions import Outcome, TransactionAdmin
 from tests.integration.consume import end_offset, read_all
 from tools.harness import sasl, tls
+from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 AUTHORITY = tls.Authority()
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "alice", "secret"
+ESCAPED = "n,a=m", "pä ﬁ"
+"""A user and a password with letters that SCRAM escapes."""
 REAUTH_MS = 5000
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def cluster(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     directory = tmp_path_factory.mktemp("kafka-sasl")
+    if broker == "embedded":
+        users = dict([(USER, PASSWORD), ESCAPED])
+        secure = {
+            **tls.embedded_options(AUTHORITY, directory, "SECURE"),
+            "security_protocol": "SASL_SSL",
+            "users": users,
+            "session_lifetime_ms": REAUTH_MS,
+        }
+        listeners = {"SECURE": secure, "OPEN": {"security_protocol": "SASL_PLAINTEXT", "users": users}}
+        reading = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.pem": AUTHORITY.pem,
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+        with EmbeddedKafka(listeners=listeners, clients={"SECURE": reading}) as embedded:
+            yield embedded
+        return
     nodes = KafkaCluster(
         properties={
             **tls.broker_properties("SECURE", AUTHORITY, directory),
@@ -41,8 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     with nodes:
         for mechanism, iterations in (("SCRAM-SHA-256", 4096), ("SCRAM-SHA-512", 16384)):
             sasl.create_scram_user(nodes, USER, PASSWORD, mechanism, iterations)
-            # Letters that SCRAM escapes.
-            sasl.create_scram_user(nodes, "n,a=m", "pä ﬁ", mechanism)
+            sasl.create_scram_user(nodes, *ESCAPED, mechanism)
         yield nodes
 
 
@@ -86,13 +107,14 @@ def test_transactions_and_their_end_by_another_client(cluster: KafkaCluster, mec
             assert admin.commit(prepared).outcome is Outcome.COMMITTED
         assert transactions.abort(prepared, ours.config).outcome is Outcome.COMMITTED_BEFORE
     wanted = [b"by the producer", b"by another client"]
-    found = read_all(cluster.bootstrap_servers, topic, 2, isolation="read_committed")
+    found = read_all(cluster.reading("SECURE"), topic, 2, isolation="read_committed")
     assert [record.value for record in found] == wanted
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_scram_user_with_letters_that_are_escaped(cluster: KafkaCluster, mechanism: str) -> None:
-    given = {"sasl_mechanism": mechanism, "sasl_plain_username": "n,a=m", "sasl_plain_password": "pä ﬁ"}
+    user, password = ESCAPED
+    given = {"sasl_mechanism": mechanism, "sasl_plain_username": user, "sasl_plain_password": password}
     with producer(cluster, **given) as ours:
         ours.send("escaped", b"v").get(30)
 
@@ -111,6 +133,7 @@ def test_java_s_options(cluster: KafkaCluster) -> None:
         ours.send("java", b"v").get(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_sessions_are_renewed_under_load_without_losing_the_connection(
     cluster: KafkaCluster, mechanism: str
@@ -128,9 +151,10 @@ def test_sessions_are_renewed_under_load_without_losing_the_connection(
             count += 500
         assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
     # Each offset was seen once. Millions of records would take the consumer longer than the test.
-    assert end_offset(cluster.bootstrap_servers, topic, 0) == count
+    assert end_offset(cluster.reading("SECURE"), topic, 0) == count
 
 
+@pytest.mark.slow
 def test_an_idle_connection_outlives_its_session(cluster: KafkaCluster) -> None:
     with producer(cluster) as ours:
         ours.send("idle", b"1").get(30)

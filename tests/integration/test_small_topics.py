@@ -11,7 +11,7 @@ from cyproducer.structs import RecordMetadata
 from tests.integration.consume import read_all
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 LIMIT = 20_000
 

@@ -28,7 +28,7 @@ from tests.integration.transaction_rig import TransactionRig
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import Transactions
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.either_broker, pytest.mark.timeout(180)]
 
 ROWS = 50
 

@@ -1,4 +1,4 @@
-"""TLS against a real Kafka: without the GIL and through Python, client certificates, key updates."""
+"""TLS: without the GIL and through Python, client certificates, key updates."""
 
 import gc
 import sys
@@ -12,10 +12,11 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.errors import KafkaTimeoutError
 from tests.integration.consume import read_all
+from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
-from tools.harness.tls import Authority, broker_properties, chain_pem, key_pem
+from tools.harness.tls import Authority, broker_properties, chain_pem, embedded_options, key_pem
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 AUTHORITY = Authority()
 #: The broker changes its keys after this many bytes, and asks this client to do the same (RFC 8446, 4.6.3).
@@ -23,8 +24,17 @@ KEY_LIMIT = "jdk.tls.keyLimits=AES/GCM/NoPadding KeyUpdate 2^16, ChaCha20-Poly13
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def cluster(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     directory = tmp_path_factory.mktemp("kafka-tls")
+    if broker == "embedded":
+        listeners = {
+            "TLS": embedded_options(AUTHORITY, directory, "TLS"),
+            "MUTUAL": embedded_options(AUTHORITY, directory, "MUTUAL", client_auth=True),
+        }
+        reading = {"security.protocol": "SSL", "ssl.ca.pem": AUTHORITY.pem}
+        with EmbeddedKafka(listeners=listeners, clients={"TLS": reading}) as embedded:
+            yield embedded
+        return
     security = directory / "java.security"
     security.write_text(KEY_LIMIT)
     nodes = KafkaCluster(
@@ -68,7 +78,7 @@ def test_records_arrive_once_and_in_order(
         for i in range(300):
             assert ours.send(topic, b"alone", partition=0).get(10).offset == 10_000 + i
         assert in_c(ours) is without_gil
-    fetched = read_all(cluster.bootstrap_servers, topic, 20_300)
+    fetched = read_all(cluster.reading("TLS"), topic, 20_300)
     assert len(fetched) == 20_300
     values = [record.value for record in fetched if record.partition == 1]
     assert values == [b"%d" % i + bytes(200) for i in range(1, 20_000, 2)]
@@ -79,6 +89,7 @@ def in_c(ours: KafkaProducer) -> bool:
     return counters["tls_connections"] > 0 and counters["tls_connections_slow"] == 0
 
 
+@pytest.mark.kafka_only("Python's ssl can't ask for new keys")
 def test_keys_that_the_broker_changes(cluster: KafkaCluster) -> None:
     """More acknowledgements than fit one set of keys. A key update is read, and answered by a write."""
     cluster.create_topic("keys", 1)

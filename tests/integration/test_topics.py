@@ -15,7 +15,7 @@ from tests.integration.consume import read_all
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.until import PATIENCE_S, looks
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from cyproducer import KafkaProducer
 from tools.harness.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.either_broker
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "copy_exactly_once.py"
 RECORDS = 20_000

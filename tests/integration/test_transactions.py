@@ -1,4 +1,4 @@
-"""Tests transactions against a real Kafka of three nodes, at each level of ``transaction.version``: what
+"""Tests transactions on three nodes, at each level of ``transaction.version``: what
 readers of committed records see, and that nothing is left open, whatever happened before.
 """
 
@@ -23,7 +23,7 @@ from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import LEVELS, Transactions
 from tools.harness.until import looks
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 PARTITIONS = 2
 SHORT_TIMEOUT_MS = 1_000
@@ -156,7 +156,11 @@ def ten_each(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition, 10) for partition in range(PARTITIONS)]
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "protocol",
+    ["classic", pytest.param("consumer", marks=pytest.mark.kafka_only("it has no groups of KIP-848"))],
+)
 def test_offsets_of_a_zombie_member_are_refused(rig: TransactionRig, level: int, protocol: str) -> None:
     source, group = rig.topic("source"), rig.id("group")
     servers = rig.cluster.bootstrap_servers
@@ -277,6 +281,7 @@ for call in (send_more, producer.commit_transaction, producer.abort_transaction,
 """
 
 
+@pytest.mark.slow
 def test_a_zombie_writes_nothing_that_readers_see(rig: TransactionRig, level: int) -> None:
     topic = rig.topic()
     arguments = (rig.cluster.bootstrap_servers, rig.id(), str(SHORT_TIMEOUT_MS), topic)
@@ -304,6 +309,7 @@ def test_a_zombie_writes_nothing_that_readers_see(rig: TransactionRig, level: in
     assert rig.read(topic, 15, "read_uncommitted")[0] == [b"zombie"] * 5 + values("successor", 5)
 
 
+@pytest.mark.slow
 def test_a_broker_aborts_a_transaction_after_its_timeout(rig: TransactionRig, level: int) -> None:
     topic = rig.topic()
     with rig.ready(transaction_timeout_ms=SHORT_TIMEOUT_MS) as producer:
@@ -343,6 +349,7 @@ def test_a_broker_aborts_a_transaction_after_its_timeout(rig: TransactionRig, le
     assert rig.committed(topic, len(expected)) == [expected, []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("its_level", [2, 0])
 def test_a_thousand_transactions_in_a_row(kafka: KafkaCluster, its_level: int) -> None:
     took_s = []
@@ -440,6 +447,7 @@ def change_level(rig: TransactionRig, level: int, *, at_once: bool = False) -> N
         time.sleep(1.1 * LEVEL_AGE_MS / 1_000)
 
 
+@pytest.mark.slow
 def test_the_level_changes_between_transactions(rig: TransactionRig) -> None:
     topic = rig.topic()
     rig.transactions.set_level(2)
@@ -466,6 +474,7 @@ def test_the_level_changes_between_transactions(rig: TransactionRig) -> None:
     assert rig.committed(topic, 2 * len(expected)) == [expected] * PARTITIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations(LEVELS, 2)))
 def test_the_level_changes_in_mid_transaction(rig: TransactionRig, before: int, after: int) -> None:
     topic = rig.topic(partitions=3)
@@ -503,6 +512,7 @@ def test_the_level_changes_in_mid_transaction(rig: TransactionRig, before: int, 
     assert rig.committed(topic, sum(map(len, expected))) == expected
 
 
+@pytest.mark.slow
 def test_after_the_level_was_raised_a_transaction_does_not_become_a_part_of_the_last_one(
     rig: TransactionRig,
 ) -> None:
@@ -530,6 +540,7 @@ def test_after_the_level_was_raised_a_transaction_does_not_become_a_part_of_the_
     assert rig.committed(topic, count) == [[b"committed"]] * count
 
 
+@pytest.mark.slow
 def test_an_id_used_while_the_level_is_lowered_to_0_works_after_its_coordinators_restart(
     rig: TransactionRig,
 ) -> None:

@@ -21,7 +21,7 @@ from tests.programs import Program, program_environment
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import LEVELS, Transactions
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 SHORT_TIMEOUT_MS = 1_000
 CALL_S = 30
@@ -96,6 +96,7 @@ def command(cluster: KafkaCluster, *arguments: str, stdin: str = "") -> tuple[in
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_a_third_process_ends_what_a_dead_one_has_prepared(
     rig: TransactionRig, level: int, commit: bool
@@ -155,6 +156,7 @@ def test_the_producer_may_commit_as_well_and_go_on(
     assert rig.committed(topic, 11) == [[*VALUES, b"next"], []]
 
 
+@pytest.mark.slow
 def test_a_broker_has_aborted_it_meanwhile(rig: TransactionRig, level: int, admin: TransactionAdmin) -> None:
     topic = rig.topic()
     with rig.ready(transaction_timeout_ms=SHORT_TIMEOUT_MS) as producer:
@@ -229,6 +231,7 @@ def test_nothing_was_written(rig: TransactionRig, level: int, admin: Transaction
     assert rig.committed(topic) == [[], []]
 
 
+@pytest.mark.slow
 def test_open_transactions_are_found_and_aborted(
     rig: TransactionRig, level: int, admin: TransactionAdmin
 ) -> None:
@@ -283,6 +286,7 @@ def test_open_transactions_are_found_and_aborted(
     assert rig.committed(topic, 2) == [[b"committed", b"and again"], []]
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_and_describes(rig: TransactionRig, level: int) -> None:
     topic = rig.topic()
     with rig.ready() as producer:
@@ -316,6 +320,7 @@ def test_a_coordinator_that_dies_is_waited_for(rig: TransactionRig, level: int) 
     assert rig.committed(topic, 10) == [VALUES, []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 0), (2, 1), (0, 2), (1, 2)])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_the_level_changes_meanwhile(

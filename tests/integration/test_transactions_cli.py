@@ -14,7 +14,7 @@ from tests.programs import program_environment
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import LEVELS, Transactions
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.either_broker(slow=True)
 
 WAIT_S = 60
 

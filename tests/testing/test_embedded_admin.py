@@ -156,3 +156,34 @@ def test_kafka_python_administers_topics(broker: EmbeddedBroker) -> None:
     client.delete_topics(["by-kafka-python"])
     assert "by-kafka-python" not in broker.topics
     client.close()
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_a_compacted_topic_refuses_records_without_a_key_by_name(
+    broker: EmbeddedBroker, admin: AdminClient, codec: str | None
+) -> None:
+    topic = f"compacted-{codec}"
+    outcome(admin.create_topics([NewTopic(topic, 1, config={"cleanup.policy": "compact"})]))
+    with KafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, compression_type=codec, linger_ms=60_000
+    ) as producer:
+        futures = [producer.send(topic, b"%d" % n, key=b"k" if n != 3 else None) for n in range(9)]
+        producer.flush(PATIENCE_S)
+        with pytest.raises(errors.InvalidRecordError, match="Compacted topic cannot accept message without"):
+            futures.pop(3).get(0)
+        assert sorted(future.get(0).offset for future in futures) == list(range(8))
+    assert b"3" not in [record.value for record in broker.records(topic)]
+
+
+def test_configurations_that_kafka_has_are_known(admin: AdminClient) -> None:
+    given = {
+        "unclean.leader.election.enable": "true",
+        "compression.zstd.level": "9",
+        "cleanup.policy": "compact,delete",
+    }
+    outcome(admin.create_topics([NewTopic("known", 1, config=given)]))
+    assert {name: config(admin, "known", name) for name in given} == given
+    with pytest.raises(KafkaException, match="must be compact, delete or both"):
+        outcome(admin.create_topics([NewTopic("wrong", 1, config={"cleanup.policy": "keep"})]))
+    (asked,) = admin.describe_configs([ConfigResource("broker", "1")]).values()
+    assert asked.result(PATIENCE_S)["transactional.id.expiration.ms"].value == "604800000"

@@ -17,7 +17,7 @@ from cyproducer.testing import EmbeddedBroker
 from cyproducer.testing.broker import releases
 from cyproducer.testing.broker.cluster import HANDLERS
 from cyproducer.wire import messages
-from cyproducer.wire.messages import API_VERSIONS, FETCH, METADATA, PRODUCE
+from cyproducer.wire.messages import API_VERSIONS, FETCH, METADATA, PRODUCE, UPDATE_FEATURES
 from cyproducer.wire.schema import Api, Field, Struct
 from tools.harness.until import PATIENCE_S
 
@@ -285,6 +285,39 @@ def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: so
 def test_the_producer_works_with_each_release(release: str) -> None:
     with EmbeddedBroker(topics={"t": 1}, kafka_version=release) as broker:
         assert works(broker)
+
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+LEVEL_CHANGES: list[tuple[str, int, int, ErrorCode]] = [
+    ("transaction.version", 2, SAFE_DOWNGRADE, ErrorCode.NO_ERROR),
+    ("transaction.version", 1, UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+    ("transaction.version", 1, SAFE_DOWNGRADE, ErrorCode.NO_ERROR),
+    ("transaction.version", 0, SAFE_DOWNGRADE, ErrorCode.NO_ERROR),
+    ("transaction.version", 2, SAFE_DOWNGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+    ("transaction.version", 3, UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+    ("no.such.feature", 1, UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+    ("transaction.version", 2, UPGRADE, ErrorCode.NO_ERROR),
+]
+"""Feature, level, type of the update, and the answer; one after the other, from level 2 on."""
+
+
+def test_the_level_of_transactions_is_changed_by_requests(connection: socket.socket) -> None:
+    level = 2
+    for feature, new, kind, code in LEVEL_CHANGES:
+        update = UPDATE_FEATURES.request.FeatureUpdateKey(feature, new, False, kind)
+        for validate_only in (True, False):
+            request = UPDATE_FEATURES.request(1000, [update], validate_only)
+            connection.sendall(UPDATE_FEATURES.encode_request(1, 1, "test", request))
+            assert response(connection, UPDATE_FEATURES, 1).error_code == code
+            if not validate_only and code == ErrorCode.NO_ERROR:
+                level = new
+            assert level_of(connection) == level
+
+
+def level_of(connection: socket.socket) -> int:
+    connection.sendall(API_VERSIONS.encode_request(3, 1, "test", API_VERSIONS.request("test", "1")))
+    found = response(connection, API_VERSIONS, 3).finalized_features
+    return sum(each.max_version_level for each in found)
 
 
 def test_releases_have_what_they_had() -> None:

@@ -130,6 +130,10 @@ class KafkaCluster:
         """Returns ``host:port[,host:port...]`` of all nodes' ``listener``."""
         return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
 
+    def reading(self, listener: str) -> dict[str, Any]:
+        """Returns the options of librdkafka with which a test reads what came through ``listener``."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
     def port(self, node_id: int, listener: str = "PLAINTEXT") -> int:
         return self._nodes[node_id].ports[listener]
 
@@ -188,7 +192,7 @@ class KafkaCluster:
 
         ``replication``: default three, or the number of nodes if there are fewer.
         """
-        replicas = min(3, len(self._nodes)) if replication is None else replication
+        replicas = min(3, len(self.node_ids)) if replication is None else replication
         topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
         admin = self._admin()
         created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)

@@ -67,6 +67,18 @@ def chain_pem(certificate: trustme.LeafCert) -> str:
     return "".join(each.bytes().decode() for each in certificate.cert_chain_pems)
 
 
+def embedded_options(
+    authority: Authority, directory: Path, name: str, *, client_auth: bool = False
+) -> dict[str, Any]:
+    """The TLS options of an `EmbeddedBroker`, as `broker_properties` has them for Kafka."""
+    certificate = authority.issue("localhost", "127.0.0.1")
+    chain, key = directory / f"{name}-chain.pem", directory / f"{name}-key.pem"
+    chain.write_text(chain_pem(certificate))
+    key.write_text(key_pem(certificate))
+    given: dict[str, Any] = {"security_protocol": "SSL", "ssl_certfile": chain, "ssl_keyfile": key}
+    return given | ({"ssl_client_cafile": authority.file(directory)} if client_auth else {})
+
+
 def broker_properties(
     listener: str, authority: Authority, directory: Path, client_auth: str = "none"
 ) -> dict[str, object]:

@@ -12,6 +12,7 @@ from cyproducer.testing.broker import configs
 from cyproducer.testing.broker.configs import Wrong
 from cyproducer.testing.broker.metadata import NO_OPERATIONS
 from cyproducer.testing.broker.server import Call
+from cyproducer.testing.broker.transactions import FEATURE, TRANSACTION_LEVELS
 from cyproducer.wire.messages import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -20,6 +21,7 @@ from cyproducer.wire.messages import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
+    UPDATE_FEATURES,
 )
 from cyproducer.wire.schema import NO_UUID
 
@@ -28,6 +30,8 @@ TOPIC, BROKER = 2, 4
 """Resource types."""
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """Operations of IncrementalAlterConfigs."""
+UPGRADE: Final = 1
+"""The only type of UpdateFeatures that cannot lower a level."""
 MOST_PARTITIONS: Final = 100_000
 
 
@@ -313,6 +317,47 @@ def describe_cluster(call: Call) -> Any:
     return response(0, call.fault(), None, 1, cluster.cluster_id, brokers[0].broker_id, brokers, operations)
 
 
+def update_features(call: Call) -> Any:
+    """Changes the level of ``transaction.version`` on all brokers at once."""
+    request, response = call.request, UPDATE_FEATURES.response
+    names = [each.feature for each in request.feature_updates]
+    features = call.cluster.transactions.features
+    try:
+        if not call.allowed("ALTER", "cluster", CLUSTER):
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if code := call.fault():
+            raise Refused(code)
+        for each in request.feature_updates:
+            _check_level(each, features.level, is_upgrade=_is_upgrade(call.version, each))
+    except Refused as error:
+        return response(0, error.code, error.text, [])
+    if not request.validate_only:
+        for each in request.feature_updates:
+            features.set_at_once(each.max_version_level)
+    results = [response.UpdatableFeatureResult(name, ErrorCode.NO_ERROR, None) for name in names]
+    return response(0, ErrorCode.NO_ERROR, None, results)
+
+
+def _is_upgrade(version: int, update: Any) -> bool:
+    return not update.allow_downgrade if version == 0 else update.upgrade_type == UPGRADE
+
+
+def _check_level(update: Any, now: int, is_upgrade: bool) -> None:
+    level = update.max_version_level
+    why = None
+    if update.feature != FEATURE:
+        why = "the controller does not support this feature"
+    elif level not in TRANSACTION_LEVELS:
+        why = f"levels are {TRANSACTION_LEVELS[0]} to {TRANSACTION_LEVELS[-1]}"
+    elif level < now and is_upgrade:
+        why = "a downgrade needs another upgrade type"
+    elif level > now and not is_upgrade:
+        why = "the new level is no downgrade"
+    if why is not None:
+        text = f"Invalid update version {level} for feature {update.feature}: {why}."
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
 HANDLERS: Final[Mapping[Any, Callable[[Call], Any]]] = {
     CREATE_TOPICS: create_topics,
     DELETE_TOPICS: delete_topics,
@@ -321,4 +366,5 @@ HANDLERS: Final[Mapping[Any, Callable[[Call], Any]]] = {
     DESCRIBE_CONFIGS: describe_configs,
     INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     DESCRIBE_CLUSTER: describe_cluster,
+    UPDATE_FEATURES: update_features,
 }

@@ -31,7 +31,12 @@ from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
 from cyproducer.testing.broker.tls import context
-from cyproducer.testing.broker.transactions import TransactionManners, Transactions
+from cyproducer.testing.broker.transactions import (
+    FEATURE,
+    TRANSACTION_LEVELS,
+    TransactionManners,
+    Transactions,
+)
 from cyproducer.wire.messages import API_VERSIONS, SASL_HANDSHAKE
 from cyproducer.wire.schema import Api
 
@@ -45,7 +50,6 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **group_requests.HANDLERS,
     **modern_group_requests.HANDLERS,
 }
-FEATURE: Final = "transaction.version"
 
 
 class EmbeddedCluster:
@@ -174,7 +178,9 @@ class EmbeddedCluster:
             error_code=error,
             api_keys=[response.ApiVersion(key, *versions) for key, versions in sorted(self.versions.items())],
             throttle_time_ms=0,
-            supported_features=[response.SupportedFeatureKey(FEATURE, 0, 2)],
+            supported_features=[
+                response.SupportedFeatureKey(FEATURE, TRANSACTION_LEVELS[0], TRANSACTION_LEVELS[-1])
+            ],
             finalized_features_epoch=features_epoch,
             finalized_features=[response.FinalizedFeatureKey(FEATURE, level, level)] if level else [],
         )

@@ -1,9 +1,9 @@
 """Configurations of topics and brokers in an embedded cluster.
 
 Owns names, types, defaults and values. These configurations change the behavior of a broker:
+``cleanup.policy`` (a compacted topic takes no record without a key, and only ``delete`` deletes old records),
 ``max.message.bytes``, ``message.timestamp.type`` and its limits, ``min.insync.replicas``,
-``retention.bytes``, ``retention.ms``, and whether ``cleanup.policy`` has ``delete``. The others can only be
-set and described.
+``retention.bytes``, ``retention.ms``. The others can only be set and described.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,14 +33,23 @@ def _at_least(least: int) -> tuple[Callable[[Any], bool], str]:
 
 
 TOPIC: Final[Mapping[str, Config]] = {
-    "cleanup.policy": Config(LIST, "delete"),
+    "cleanup.policy": Config(LIST, "delete", lambda value: set(value) <= {"compact", "delete"},
+        "must be compact, delete or both"),
+    "compression.gzip.level": Config(INT, "-1", lambda value: value in (-1, *range(1, 10)),
+        "must be -1 or 1 to 9"),
+    "compression.lz4.level": Config(INT, "9", lambda value: 1 <= value <= 17, "must be 1 to 17"),
     "compression.type": Config(STRING, "producer", *_one_of(
         "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+    "compression.zstd.level": Config(INT, "3", lambda value: -131072 <= value <= 22, "must be -131072 to 22"),
     "delete.retention.ms": Config(LONG, "86400000", *_at_least(0)),
     "file.delete.delay.ms": Config(LONG, "60000", *_at_least(0)),
     "flush.messages": Config(LONG, "9223372036854775807", *_at_least(1)),
     "flush.ms": Config(LONG, "9223372036854775807", *_at_least(0)),
+    "follower.replication.throttled.replicas": Config(LIST, ""),
     "index.interval.bytes": Config(INT, "4096", *_at_least(0)),
+    "leader.replication.throttled.replicas": Config(LIST, ""),
+    "local.retention.bytes": Config(LONG, "-2", *_at_least(-2)),
+    "local.retention.ms": Config(LONG, "-2", *_at_least(-2)),
     "max.compaction.lag.ms": Config(LONG, "9223372036854775807", *_at_least(1)),
     "max.message.bytes": Config(INT, "1048588", *_at_least(0)),
     "message.timestamp.after.max.ms": Config(LONG, "3600000", *_at_least(0)),
@@ -50,12 +59,16 @@ TOPIC: Final[Mapping[str, Config]] = {
     "min.compaction.lag.ms": Config(LONG, "0", *_at_least(0)),
     "min.insync.replicas": Config(INT, "1", *_at_least(1)),
     "preallocate": Config(BOOLEAN, "false"),
+    "remote.log.copy.disable": Config(BOOLEAN, "false"),
+    "remote.log.delete.on.disable": Config(BOOLEAN, "false"),
+    "remote.storage.enable": Config(BOOLEAN, "false"),
     "retention.bytes": Config(LONG, "-1"),
     "retention.ms": Config(LONG, "604800000", *_at_least(-1)),
     "segment.bytes": Config(INT, "1073741824", *_at_least(14)),
     "segment.index.bytes": Config(INT, "10485760", *_at_least(4)),
     "segment.jitter.ms": Config(LONG, "0", *_at_least(0)),
     "segment.ms": Config(LONG, "604800000", *_at_least(1)),
+    "unclean.leader.election.enable": Config(BOOLEAN, "false"),
 }  # fmt: skip
 BROKER: Final[Mapping[str, Config]] = {
     "auto.create.topics.enable": Config(BOOLEAN, "true"),
@@ -66,6 +79,7 @@ BROKER: Final[Mapping[str, Config]] = {
     "offsets.retention.check.interval.ms": Config(LONG, "600000"),
     "offsets.retention.minutes": Config(INT, "10080"),
     "transaction.max.timeout.ms": Config(INT, "900000"),
+    "transactional.id.expiration.ms": Config(INT, "604800000"),
 }
 
 

@@ -8,8 +8,10 @@ add the partition to the transaction (from version 12 on), or only to verify tha
 11; KIP-890). In the meantime, the connection's next request waits.
 """
 
+import itertools
 from typing import Any, Final, NamedTuple
 
+from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import batches, retention
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
@@ -17,6 +19,7 @@ from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import Place
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import PRODUCE
+from cyproducer.wire.record_decoder import batches as decoded
 
 ADDS_PARTITIONS: Final = 12
 """From this version on, Produce adds its partitions, and can return CONCURRENT_TRANSACTIONS."""
@@ -43,6 +46,15 @@ class Part(NamedTuple):
     batch: Header
 
 
+class Refusal(NamedTuple):
+    """Why a partition's batch is not taken. ``records``: the refused records of the batch, by index, with the
+    reason (KIP-467)."""
+
+    code: int
+    text: str | None = None
+    records: tuple[tuple[int, str], ...] = ()
+
+
 class Answer:
     """Collects the parts of a response, one for each partition, and sends it."""
 
@@ -59,6 +71,7 @@ class Answer:
         stamp_ms: int = -1,
         start: int = -1,
         text: str | None = None,
+        records: tuple[tuple[int, str], ...] = (),
     ) -> None:
         """Sets the part of a partition. The last part sends the response."""
         leader = PRODUCE.response.LeaderIdAndEpoch()
@@ -69,8 +82,9 @@ class Answer:
                 leader = PRODUCE.response.LeaderIdAndEpoch(
                     *call.cluster.topics.view(call.node.id, topic.partitions[key[1]])
                 )
+        errors = [PRODUCE.response.BatchIndexAndErrorMessage(*each) for each in records]
         self.parts[key] = PRODUCE.response.PartitionProduceResponse(
-            key[1], code, -1 if code else offset, -1 if code else stamp_ms, start, [], text, leader
+            key[1], code, -1 if code else offset, -1 if code else stamp_ms, start, errors, text, leader
         )
         self.missing -= 1
         if self.missing == 0:
@@ -119,9 +133,9 @@ def produce(call: Call) -> Any:
         found = call.cluster.topic(name)
         for each in topic.partition_data:
             key = (name, each.index)
-            code, text = _refusal(call, name, found, each)
-            if code:
-                answer.put(key, code, text=text)
+            refusal = _refusal(call, name, found, each)
+            if refusal is not None:
+                answer.put(key, refusal.code, text=refusal.text, records=refusal.records)
             else:
                 assert found is not None
                 header = batches.read(each.records).header
@@ -134,45 +148,63 @@ def produce(call: Call) -> Any:
     return LATER
 
 
-def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> tuple[int, str | None]:
-    """Returns an error code for a partition's batch, and its text. Does not read the log."""
+def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> Refusal | None:
+    """Returns why a partition's batch is refused, or None. Does not read the log."""
     request, cluster = call.request, call.cluster
     if request.acks not in (-1, 0, 1):
-        return ErrorCode.INVALID_REQUIRED_ACKS, None
+        return Refusal(ErrorCode.INVALID_REQUIRED_ACKS)
     if topic is None:
         by_id = isinstance(name, bytes)
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     transactional_id = request.transactional_id
     in_sync = sum(node.is_up for node in cluster.nodes.values())
     if request.acks == -1 and cluster.config(topic.name, "min.insync.replicas") > in_sync:
-        return ErrorCode.NOT_ENOUGH_REPLICAS, None
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS)
     if transactional_id is not None and not call.allowed("WRITE", "transactional_id", transactional_id):
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+        return Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not call.allowed("WRITE", "topic", topic.name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+        return Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if code := call.fault(topic.name, given.index):
-        return code, None
+        return Refusal(code)
     if not 0 <= given.index < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.partitions[given.index].leader != call.node.id:
-        return ErrorCode.NOT_LEADER_FOR_PARTITION, None
+        return Refusal(ErrorCode.NOT_LEADER_FOR_PARTITION)
     data = given.records
     if problem := batches.problem_of(data):
-        return ErrorCode.INVALID_RECORD, problem
+        return Refusal(ErrorCode.INVALID_RECORD, problem)
     most = cluster.config(topic.name, "max.message.bytes")
     if len(data) > most:
         text = f"the batch has {len(data)} bytes, max.message.bytes is {most}"
-        return ErrorCode.MESSAGE_SIZE_TOO_LARGE, text
+        return Refusal(ErrorCode.MESSAGE_SIZE_TOO_LARGE, text)
     if not batches.has_right_checksum(data):
-        return ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong"
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     batch = batches.read(data)
     if late := _time_refusal(call, topic.name, batch):
-        return ErrorCode.INVALID_TIMESTAMP, late
+        return Refusal(ErrorCode.INVALID_TIMESTAMP, late)
     if batch.producer_id >= 0 and (batch.epoch < 0 or batch.first_sequence < 0):
-        return ErrorCode.INVALID_RECORD, "an idempotent batch needs an epoch and a sequence"
+        return Refusal(ErrorCode.INVALID_RECORD, "an idempotent batch needs an epoch and a sequence")
     if bool(batch.attributes & batches.TRANSACTIONAL) != (transactional_id is not None):
-        return ErrorCode.INVALID_TXN_STATE, "the batch and the request differ in being of a transaction"
-    return ErrorCode.NO_ERROR, None
+        return Refusal(
+            ErrorCode.INVALID_TXN_STATE, "the batch and the request differ in being of a transaction"
+        )
+    if "compact" in cluster.config(topic.name, "cleanup.policy"):
+        return _key_refusal(data, f"{topic.name}-{given.index}")
+    return None
+
+
+def _key_refusal(data: bytes, place: str) -> Refusal | None:
+    """Returns the refusal of the records without a key, which a compacted topic does not take."""
+    why = f"Compacted topic cannot accept message without key in topic partition {place}."
+    try:
+        records = itertools.chain.from_iterable(batch.records() for batch in decoded(data))
+        refused = tuple((index, why) for index, record in enumerate(records) if record.key is None)
+    except KafkaError as error:
+        return Refusal(ErrorCode.INVALID_RECORD, str(error))
+    if not refused:
+        return None
+    text = f"One or more records have been rejected due to {len(refused)} record errors in total"
+    return Refusal(ErrorCode.INVALID_RECORD, text, refused)
 
 
 def _time_refusal(call: Call, topic: str, batch: batches.Batch) -> str:

@@ -33,6 +33,7 @@ _RELEASES: Final[Mapping[Api, str]] = {
     messages.OFFSET_FOR_LEADER_EPOCH: "2.1:2 2.3:3 2.8:4",
     messages.CREATE_PARTITIONS: "2.1:1 2.4:2 2.7:3",
     messages.INCREMENTAL_ALTER_CONFIGS: "2.3:0 2.4:1",
+    messages.UPDATE_FEATURES: "2.7:0 3.3:1 4.0:2",
     messages.DESCRIBE_CLUSTER: "2.8:0 3.7:1 4.0:2",
     messages.DESCRIBE_PRODUCERS: "2.8:0",
     messages.LIST_CONFIG_RESOURCES: "3.7:0 4.1:1",

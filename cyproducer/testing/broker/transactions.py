@@ -47,6 +47,10 @@ PRODUCER_FENCED = 90
 TRANSACTIONAL_ID_NOT_FOUND = 105
 TRANSACTION_ABORTABLE = 120
 
+FEATURE = "transaction.version"
+TRANSACTION_LEVELS = range(3)
+"""Levels of that feature; 0 is written as its absence."""
+
 EMPTY, ONGOING = "Empty", "Ongoing"
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
@@ -163,6 +167,12 @@ class Features:
         self.epoch += self.world.random.randint(1, 200)
         for node in self.views:
             self.world.after(self.world.between(lag_ms), self._learn, node, self.epoch, level)
+
+    def set_at_once(self, level: int) -> None:
+        """Finalizes a level; all brokers know it when this returns."""
+        self.set(level, (0.0, 0.0))
+        for node in self.views:
+            self._learn(node, self.epoch, level)
 
     def _learn(self, node: int, epoch: int, level: int) -> None:
         if epoch > self.views[node][0]:
