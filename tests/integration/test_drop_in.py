@@ -45,6 +45,7 @@ def run_program(module: str, kafka: KafkaCluster, topic: str, directory: Path) -
     return run.stdout.replace(topic, "TOPIC").splitlines()
 
 
+@pytest.mark.slow
 def test_a_kafka_python_program_behaves_the_same_after_its_import_is_changed(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster
     assert [r.partition for r in read_all(kafka.bootstrap_servers, "automatic", expected=1)] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.either_broker
 def test_read_all_reports_how_many_records_are_missing(kafka: KafkaCluster) -> None:
     kafka.create_topic("short")

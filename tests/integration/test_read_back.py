@@ -30,6 +30,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "zstd": {"compression_type": "zstd"},
     "zstd-9": {"compression_type": "zstd", "compression_zstd_level": 9},
 }
+QUICK = ("none", "snappy", "lz4")
+EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS]
 
 
 class Written(NamedTuple):
@@ -100,7 +102,7 @@ def dump(kafka: KafkaCluster, write: Write) -> Dump:
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", EACH)
 def test_every_record_is_read_back_as_it_was_sent(kafka: KafkaCluster, write: Write, setting: str) -> None:
     written = write(setting)
 
@@ -113,7 +115,7 @@ def test_every_record_is_read_back_as_it_was_sent(kafka: KafkaCluster, write: Wr
         assert record == sent
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", EACH)
 def test_futures_have_partition_offset_timestamp_and_sizes(write: Write, setting: str) -> None:
     last_offset = dict.fromkeys(range(PARTITIONS), -1)
     for shape, told in write(setting).outcomes:
@@ -129,7 +131,7 @@ def test_futures_have_partition_offset_timestamp_and_sizes(write: Write, setting
 
 
 @pytest.mark.kafka_only("there are no files for the tool")
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", EACH)
 def test_kafkas_own_tool_finds_no_fault_in_the_log(dump: Dump, write: Write, setting: str) -> None:
     written = write(setting)
     for index in range(PARTITIONS):

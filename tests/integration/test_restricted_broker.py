@@ -147,6 +147,7 @@ def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> 
     assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("INIT_PRODUCER_ID", 5), ("PRODUCE", 13)}
 
 
+@pytest.mark.slow
 def test_a_missing_topic_fails_in_bounded_time_with_the_reason(restricted: KafkaCluster) -> None:
     restricted.create_topic("there")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, max_block_ms=500) as producer:

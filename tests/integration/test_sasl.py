@@ -173,6 +173,7 @@ def test_a_wrong_password_is_said_at_once(cluster: KafkaCluster, mechanism: str)
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 def test_what_the_listener_does_not_have(cluster: KafkaCluster) -> None:
     plain: dict[str, Any] = {
         "sasl_mechanism": "PLAIN",

@@ -172,6 +172,7 @@ def test_a_decided_batch_is_completed_by_the_next_plan(rig: TransactionRig) -> N
     assert rig.committed(app.topic) == rows(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 def test_a_decided_batch_that_the_brokers_have_aborted_is_copied(
     rig: TransactionRig, codec: str | None
@@ -192,6 +193,7 @@ def test_a_decided_batch_that_the_brokers_have_aborted_is_copied(
     assert rig.committed(app.topic) == rows(1)
 
 
+@pytest.mark.slow
 def test_records_that_were_deleted_after_the_timeout_are_not_copied_in_part(rig: TransactionRig) -> None:
     app = Application(rig, rig.topic(), batch_size=500)
     app.decide_too_late()
@@ -201,6 +203,7 @@ def test_records_that_were_deleted_after_the_timeout_are_not_copied_in_part(rig:
     assert rig.committed(app.topic)[1] == []
 
 
+@pytest.mark.slow
 def test_records_of_a_topic_that_was_deleted_are_an_error(rig: TransactionRig) -> None:
     app = Application(rig, rig.topic())
     app.decide_too_late()
@@ -209,6 +212,7 @@ def test_records_of_a_topic_that_was_deleted_are_an_error(rig: TransactionRig) -
         app.plan()
 
 
+@pytest.mark.slow
 def test_a_record_that_the_topic_takes_only_compressed_is_copied(rig: TransactionRig) -> None:
     topic = rig.topic(configs={"max.message.bytes": "10000"})
     app = Application(rig, topic, compression_type="gzip")
@@ -218,6 +222,7 @@ def test_a_record_that_the_topic_takes_only_compressed_is_copied(rig: Transactio
     assert [[value.rstrip() for value in values] for values in rig.committed(topic)] == rows(1)
 
 
+@pytest.mark.slow
 def test_a_decision_that_is_too_large_is_not_made(rig: TransactionRig) -> None:
     app = Application(rig, rig.topic())
     first, second = app.write(app.plan(), 0)
@@ -430,6 +435,7 @@ def test_operators_see_and_end_what_is_left(rig: TransactionRig, capsys: pytest.
     assert main(asked) == 0
 
 
+@pytest.mark.slow
 def test_operators_can_accept_what_is_not_known(
     rig: TransactionRig, capsys: pytest.CaptureFixture[str]
 ) -> None:

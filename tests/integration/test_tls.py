@@ -58,6 +58,7 @@ def producer(cluster: KafkaCluster, listener: str = "TLS", **options: Any) -> Ka
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without_gil", [True, False])
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_records_arrive_once_and_in_order(
@@ -100,6 +101,7 @@ def test_keys_that_the_broker_changes(cluster: KafkaCluster) -> None:
         assert in_c(ours)
 
 
+@pytest.mark.slow
 def test_a_client_certificate(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.create_topic("mutual", 1)
     with (

@@ -155,6 +155,7 @@ def test_a_deleted_and_recreated_topic_is_usable_again(kafka: KafkaCluster, admi
     ]
 
 
+@pytest.mark.slow
 def test_records_for_a_deleted_topic_fail_in_bounded_time(kafka: KafkaCluster, admin: AdminClient) -> None:
     kafka.create_topic("gone")
     kafka.create_topic("still-there")

@@ -63,6 +63,7 @@ def copier(kafka: KafkaCluster, *names: str) -> Iterator["subprocess.Popen[bytes
         process.wait()
 
 
+@pytest.mark.slow
 def test_the_example_copies_each_record_once_although_it_is_killed(kafka: KafkaCluster) -> None:
     source, target, group = (f"example-{what}-{uuid.uuid4()}" for what in ("source", "target", "group"))
     kafka.create_topic(source, 3)

@@ -305,6 +305,7 @@ def test_the_command_line_lists_and_describes(rig: TransactionRig, level: int) -
     assert rig.committed(topic, 10) == [VALUES, []]
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_dies_is_waited_for(rig: TransactionRig, level: int) -> None:
     topic = rig.topic()
     prepared = PreparedTransaction.from_json(prepared_elsewhere(rig, topic))

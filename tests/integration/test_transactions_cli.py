@@ -34,6 +34,7 @@ def command(rig: TransactionRig, name: str, topic: str, *more: str) -> subproces
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_produce_commits_all_lines_or_none(rig: TransactionRig) -> None:
     topic = rig.topic(partitions=1)
     transactional = ["-X", f"transactional.id={rig.id()}"]
@@ -66,6 +67,7 @@ def test_produce_commits_all_lines_or_none(rig: TransactionRig) -> None:
     assert rig.read(topic, 1001, "read_uncommitted")[0][-1] == b"written"
 
 
+@pytest.mark.slow
 def test_perf_commits_all_it_sends(rig: TransactionRig) -> None:
     topic = rig.topic()
     arguments = ["--num-records", "5000", "--record-size", "100", "--throughput", "10000"]

@@ -38,7 +38,7 @@ NOT_RUN = {
     "docs/security.md": 2,
     "docs/spark.md": 9,
     "docs/spark-exactly-once.md": 3,
-    "docs/testing.md": 1,
+    "docs/testing.md": 2,
     "docs/tracing.md": 3,
     "docs/transactions.md": 2,
 }
