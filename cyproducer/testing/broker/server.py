@@ -19,6 +19,7 @@ from cyproducer.base.clock import monotonic_ns, unix_ms
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.fetch_sessions import Sessions
+from cyproducer.testing.broker.tls import TlsConnection
 from cyproducer.testing.broker.world import NS_PER_MS, World
 from cyproducer.wire.messages import API_VERSIONS
 from cyproducer.wire.schema import Api, RequestHeader, read_header
@@ -318,9 +319,11 @@ class Node:
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
         """Listens, on the same port as before if there was one."""
-        self._server = await self.cluster.loop.create_server(
-            lambda: Connection(self), self.host, self.port, ssl=tls
-        )
+
+        def connection() -> asyncio.Protocol:
+            return Connection(self) if tls is None else TlsConnection(tls, Connection(self))
+
+        self._server = await self.cluster.loop.create_server(connection, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.is_up = True
 

@@ -1,17 +1,24 @@
-"""Certificates for an embedded cluster, and its TLS contexts.
+"""TLS of an embedded cluster: certificates, contexts, and the layer under its connections.
+
+The layer stands in for asyncio's, which closes the connection after a failed handshake without sending the
+alert: clients would not learn that they need a certificate.
 
 Owns generating a certificate for 127.0.0.1 and localhost if none is given: with the package trustme, or
 otherwise with the command ``openssl``.
 """
 
+import asyncio
+import contextlib
 import importlib
 import shutil
 import ssl
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 SECONDS: Final = 30
+_CHUNK: Final = 1 << 16
 _REQUEST: Final = """\
 [req]
 distinguished_name = name
@@ -88,3 +95,88 @@ def context(certificate: str, key: str, client_authority: str | None) -> ssl.SSL
         made.load_verify_locations(client_authority)
         made.verify_mode = ssl.CERT_REQUIRED
     return made
+
+
+class TlsConnection(asyncio.Protocol):
+    """The server's end of a TLS connection. ``inner`` is connected once the handshake is done."""
+
+    def __init__(self, context: ssl.SSLContext, inner: asyncio.Protocol) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._inner = inner
+        self._transport: asyncio.Transport | None = None
+        self._is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.write(data)
+        try:
+            if not self._is_open:
+                self._tls.do_handshake()
+                self._is_open = True
+                self._inner.connection_made(_TlsTransport(self))
+            while plain := self._tls.read(_CHUNK):
+                self._inner.data_received(plain)
+        except ssl.SSLWantReadError:
+            self.flush()
+        except ssl.SSLError:
+            # Also the alert that says why.
+            self.flush()
+            self.transport.close()
+        else:
+            # The client has ended the session.
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._is_open:
+            self._inner.connection_lost(error)
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self._tls.write(data)
+            self.flush()
+
+    def flush(self) -> None:
+        if data := self._outgoing.read():
+            self.transport.write(data)
+
+    def end(self) -> None:
+        """Ends the session, and closes the connection once everything is sent."""
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self.flush()
+        self.transport.close()
+
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        return self._tls.getpeercert()
+
+
+class _TlsTransport(asyncio.Transport):
+    """What a connection sees of its TLS."""
+
+    def __init__(self, tls: TlsConnection) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._tls.write(bytes(data))
+
+    def close(self) -> None:
+        self._tls.end()
+
+    def abort(self) -> None:
+        self._tls.transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peercert":
+            return self._tls.peer_certificate()
+        return self._tls.transport.get_extra_info(name, default)
