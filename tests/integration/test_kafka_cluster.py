@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.consume import read_all
+from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
 
 REPOSITORY = Path(__file__).parents[2]
@@ -75,6 +76,14 @@ def test_one_node_returns_the_records_written_to_it(kafka: KafkaCluster) -> None
 
 
 @pytest.mark.either_broker
+def test_only_the_run_on_a_real_kafka_is_marked_so(
+    request: pytest.FixtureRequest, broker: str, kafka: KafkaCluster
+) -> None:
+    marked = request.node.get_closest_marker("kafka") is not None
+    assert marked == (broker == "kafka") == (not isinstance(kafka, EmbeddedKafka))
+
+
+@pytest.mark.either_broker
 def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster) -> None:
     produce(kafka, "automatic", [b"x"], partition=2)
 
@@ -127,8 +136,8 @@ def test_three_nodes_keep_every_record_when_the_leader_is_killed(kafka_cluster: 
     kafka_cluster.create_topic("whole-again", partitions=3)
 
 
-@pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.either_broker(slow=True)
+@pytest.mark.kafka_only("its nodes share a process")
 def test_a_paused_node_keeps_its_connections_and_continues_when_resumed(kafka_cluster: KafkaCluster) -> None:
     kafka_cluster.create_topic("paused", replication=1)
     leader = kafka_cluster.leader("paused", 0)

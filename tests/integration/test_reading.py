@@ -161,7 +161,6 @@ def test_what_librdkafka_writes_is_read(
     assert_as_librdkafka_reads(transactional_kafka, reader, topic, 500)
 
 
-@pytest.mark.kafka_only("it stores batches as they come")
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
 def test_what_the_broker_compresses_is_read(

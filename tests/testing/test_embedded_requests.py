@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from cyproducer import KafkaProducer
+from cyproducer import KafkaProducer, errors
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.records.crc32c import crc32c
 from cyproducer.records.record_batch import encode_batch
@@ -285,6 +286,28 @@ def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: so
 def test_the_producer_works_with_each_release(release: str) -> None:
     with EmbeddedBroker(topics={"t": 1}, kafka_version=release) as broker:
         assert works(broker)
+
+
+def test_a_batch_that_cannot_be_recompressed_is_refused(broker: EmbeddedBroker) -> None:
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    topics = [
+        NewTopic("gzipped", 1, config={"compression.type": "gzip"}),
+        NewTopic("plain", 1, config={"compression.type": "uncompressed", "max.message.bytes": "1000"}),
+    ]
+    for done in admin.create_topics(topics).values():
+        done.result(PATIENCE_S)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        for codec in (2, 3, 4, 7):
+            # The records are not compressed, whatever the attributes say.
+            wrong = changed(batch(), 21, ">h", codec)
+            assert produced(connection, wrong, topic="gzipped").error_code == ErrorCode.CORRUPT_MESSAGE
+        assert produced(connection, batch(), topic="gzipped").error_code == ErrorCode.NO_ERROR
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, compression_type="zstd") as producer:
+        # It fits only while it is compressed.
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            producer.send("plain", bytes(5000)).get(PATIENCE_S)
+        assert producer.send("plain", bytes(500)).get(PATIENCE_S).offset == 0
 
 
 UPGRADE, SAFE_DOWNGRADE = 1, 2

@@ -1,12 +1,14 @@
 """The parts of record batches that a broker reads and writes, as bytes.
 
-Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, and transaction markers. Does
-not own the rules for sequences (``partitions``) or the search for a timestamp (``fetch``).
+Owns the batch header (protocol guide, "Record Batch", magic 2), its checks, recompression, and transaction
+markers. Does not own the rules for sequences (``partitions``) or the search for a timestamp (``fetch``).
 """
 
 import struct
 from typing import NamedTuple
 
+from cyproducer.records.codecs import BY_NAME
+from cyproducer.records.compression import DecompressionError, compressor_for, decompress_any
 from cyproducer.records.crc32c import crc32c
 from cyproducer.testing.broker.partitions import Header
 
@@ -15,6 +17,9 @@ HEADER_BYTES = _HEADER.size
 _PLACE = struct.Struct(">qii")
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
+LARGEST_PLAIN = 100 << 20
+"""The most bytes that one batch may have decompressed."""
+_IDS = {codec.codec_id for codec in BY_NAME.values()}
 
 
 class Batch(NamedTuple):
@@ -73,6 +78,33 @@ def stamped(data: bytes, now_ms: int) -> bytes:
     (attributes,) = struct.unpack_from(">h", data, 21)
     struct.pack_into(">h", changed, 21, attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", changed, 35, now_ms)
+    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
+    return bytes(changed)
+
+
+def recompressed(data: bytes, codec: str, level: int | None) -> bytes:
+    """Returns the batch compressed with another codec, as a topic's ``compression.type`` wants it.
+
+    Args:
+        data: A whole batch.
+        codec: A name of ``records/codecs``.
+        level: The codec's level; None for its default.
+
+    Raises:
+        DecompressionError: The records cannot be decompressed.
+    """
+    (attributes,) = struct.unpack_from(">h", data, 21)
+    wanted, now = BY_NAME[codec].codec_id, attributes & CODEC
+    if now == wanted:
+        return data
+    payload = memoryview(data)[HEADER_BYTES:]
+    if now not in _IDS:
+        raise DecompressionError(f"codec {now} is unknown")
+    plain = decompress_any(now, payload, LARGEST_PLAIN)
+    body = compressor_for(codec, level).compress(plain) if wanted else plain
+    changed = bytearray(data[:HEADER_BYTES]) + body
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">h", changed, 21, attributes - now + wanted)
     struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
     return bytes(changed)
 

@@ -9,10 +9,12 @@ add the partition to the transaction (from version 12 on), or only to verify tha
 """
 
 import itertools
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.records.codecs import BY_NAME
+from cyproducer.records.compression import DecompressionError
 from cyproducer.testing.broker import batches, retention
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
@@ -20,6 +22,9 @@ from cyproducer.testing.broker.transactions import Place
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import PRODUCE
 from cyproducer.wire.record_decoder import batches as decoded
+
+if TYPE_CHECKING:
+    from cyproducer.testing.broker.cluster import EmbeddedCluster
 
 ADDS_PARTITIONS: Final = 12
 """From this version on, Produce adds its partitions, and can return CONCURRENT_TRANSACTIONS."""
@@ -173,10 +178,8 @@ def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> 
     data = given.records
     if problem := batches.problem_of(data):
         return Refusal(ErrorCode.INVALID_RECORD, problem)
-    most = cluster.config(topic.name, "max.message.bytes")
-    if len(data) > most:
-        text = f"the batch has {len(data)} bytes, max.message.bytes is {most}"
-        return Refusal(ErrorCode.MESSAGE_SIZE_TOO_LARGE, text)
+    if too_large := _size_refusal(cluster, topic.name, data):
+        return too_large
     if not batches.has_right_checksum(data):
         return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     batch = batches.read(data)
@@ -205,6 +208,24 @@ def _key_refusal(data: bytes, place: str) -> Refusal | None:
         return None
     text = f"One or more records have been rejected due to {len(refused)} record errors in total"
     return Refusal(ErrorCode.INVALID_RECORD, text, refused)
+
+
+def _size_refusal(cluster: "EmbeddedCluster", topic: str, data: bytes) -> Refusal | None:
+    most = cluster.config(topic, "max.message.bytes")
+    if len(data) <= most:
+        return None
+    text = f"the batch has {len(data)} bytes, max.message.bytes is {most}"
+    return Refusal(ErrorCode.MESSAGE_SIZE_TOO_LARGE, text)
+
+
+def _recompressed(cluster: "EmbeddedCluster", topic: str, data: bytes) -> bytes:
+    """Returns the batch with the topic's codec, at the topic's level (KIP-390)."""
+    name = cluster.config(topic, "compression.type")
+    if name == "producer":
+        return data
+    codec = BY_NAME["none" if name == "uncompressed" else name]
+    level = cluster.config(topic, f"compression.{name}.level") if codec.levels else None
+    return batches.recompressed(data, codec.name, None if level == codec.default_level else level)
 
 
 def _time_refusal(call: Call, topic: str, batch: batches.Batch) -> str:
@@ -281,6 +302,14 @@ def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
         return
     stamp_ms = -1
     if known is None:
+        try:
+            data = _recompressed(cluster, partition.topic, data)
+        except DecompressionError as error:
+            answer.put(part.key, ErrorCode.CORRUPT_MESSAGE, text=str(error))
+            return
+        if too_large := _size_refusal(cluster, partition.topic, data):
+            answer.put(part.key, too_large.code, text=too_large.text)
+            return
         if cluster.config(partition.topic, "message.timestamp.type") == "LogAppendTime":
             stamp_ms = cluster.world.now_ns // NS_PER_MS
             data = batches.stamped(data, stamp_ms)
