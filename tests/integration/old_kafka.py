@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from cyproducer.testing import EmbeddedBroker
+from cyproducer.testing.broker.server import Call
 from tools.harness.kafka_cluster import KafkaCluster, free_ports
 from tools.harness.kafka_install import CACHE, POM, classpath, kafka_version
 from tools.harness.kafka_node import KafkaNode, KafkaStartError
@@ -61,12 +63,17 @@ HEADERS = {
 }
 
 
+Logged = tuple[str, str, int]
+"""A request's client id, API and version. Embedded brokers log no request whose version they refuse."""
+
+
 class OldKafka(NamedTuple):
     """A running broker."""
 
     version: str
     bootstrap_servers: str
-    log: Path
+    logged: Callable[[], Iterable[Logged]]
+    """Returns the requests that the broker has logged."""
     kill: Callable[[], None]
     """Kills the broker with SIGKILL."""
     restart: Callable[[], None]
@@ -76,13 +83,35 @@ class OldKafka(NamedTuple):
         """Returns API and version of a client's logged requests, up to the first request of API ``until``."""
         found: set[tuple[str, int]] = set()
         for _ in looks(15):
-            for line in self.log.read_text().splitlines():
-                header = HEADERS[self.version].search(line)
-                if header is not None and header["client"] == client_id:
-                    found.add((header["api"], int(header["version"])))
-                    if header["api"] == until:
+            for client, api, api_version in self.logged():
+                if client == client_id:
+                    found.add((api, api_version))
+                    if api == until:
                         return found
         raise TimeoutError(f"Kafka {self.version} logged no {until} of {client_id!r}, only {found}")
+
+
+def _in_file(version: str, log: Path) -> Iterator[Logged]:
+    for line in log.read_text().splitlines():
+        if (header := HEADERS[version].search(line)) is not None:
+            yield header["client"], header["api"], int(header["version"])
+
+
+@contextlib.contextmanager
+def embedded_old_kafka(version: str) -> Iterator[OldKafka]:
+    """Runs the embedded broker as a version."""
+    seen: list[Logged] = []
+
+    def note(call: Call, response: object) -> None:
+        # Of "InitProducerId" Kafka's log says INIT_PRODUCER_ID.
+        api = re.sub(r"(?<!^)(?=[A-Z])", "_", call.api.name).upper()
+        seen.append((call.header.client_id or "", api, call.version))
+
+    with EmbeddedBroker(kafka_version=version) as broker:
+        assert broker._running is not None
+        broker._running.call(lambda cluster: cluster.on_response.append(note))
+        kill, restart = partial(broker.take_down, 1), partial(broker.bring_up, 1)
+        yield OldKafka(version, broker.bootstrap_servers, lambda: list(seen), kill, restart)
 
 
 class _ZooKeeper(KafkaNode):
@@ -145,11 +174,12 @@ def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
                         broker.wait(10)
                 raise KafkaStartError(broker.logs())
 
-            yield OldKafka(version, bootstrap, log, kill, restart)
+            yield OldKafka(version, bootstrap, partial(_in_file, version, log), kill, restart)
     else:
         with KafkaCluster(1, directory=directory / "broker", jvm_options=options, pom=pom) as cluster:
             kill, restart = partial(cluster.kill, 1), partial(cluster.restart, 1)
-            yield OldKafka(version, cluster.bootstrap_servers, log, kill, restart)
+            logged = partial(_in_file, version, log)
+            yield OldKafka(version, cluster.bootstrap_servers, logged, kill, restart)
 
 
 @contextlib.contextmanager

@@ -204,12 +204,34 @@ def test_responses_come_in_the_order_of_requests(connection: socket.socket) -> N
     assert response(connection, METADATA, 9).brokers
 
 
-def test_a_version_that_is_too_new_is_answered_with_those_that_are_known(connection: socket.socket) -> None:
-    frame = struct.pack(">hhih", API_VERSIONS.key, 99, 1, -1)
-    connection.sendall(struct.pack(">i", len(frame)) + frame)
-    answer = response(connection, API_VERSIONS, 0)
+@pytest.mark.parametrize(
+    ("release", "named"), [("2.3", []), ("2.4", [API_VERSIONS.key]), ("4.1", [API_VERSIONS.key])]
+)
+def test_a_version_that_is_too_new_is_answered_with_those_that_are_known(
+    release: str, named: list[int]
+) -> None:
+    with EmbeddedBroker(kafka_version=release) as broker:
+        host, port = broker.bootstrap_servers.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            frame = struct.pack(">hhih", API_VERSIONS.key, 99, 1, -1)
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            answer = response(connection, API_VERSIONS, 0)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert PRODUCE.key in {each.api_key for each in answer.api_keys}
+    assert [each.api_key for each in answer.api_keys] == named
+
+
+@pytest.mark.parametrize(("release", "takes"), [("3.9", True), ("4.0", False)])
+def test_only_new_releases_limit_how_far_ahead_a_timestamp_is(release: str, takes: bool) -> None:
+    with (
+        EmbeddedBroker(kafka_version=release) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        future = producer.send("t", b"v", timestamp_ms=1 << 45)
+        if takes:
+            assert future.get(PATIENCE_S).offset == 0
+        else:
+            with pytest.raises(errors.InvalidTimestampError):
+                future.get(PATIENCE_S)
 
 
 # Fetch sessions

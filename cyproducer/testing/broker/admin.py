@@ -70,7 +70,7 @@ def create_topics(call: Call) -> Any:
                     configs.DYNAMIC_TOPIC if name in given else configs.DEFAULT,
                     False,
                 )
-                for name, config in configs.TOPIC.items()
+                for name, config in call.cluster.configs.table.items()
             ]
         except Refused as error:
             code, text = ErrorCode(error.code), error.text
@@ -114,7 +114,7 @@ def _creatable(call: Call, topic: Any) -> tuple[int, dict[str, str]]:
             raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     given: dict[str, str] = {}
     for config in topic.configs:
-        _check(configs.TOPIC, config.name, config.value)
+        _check(cluster.configs.table, config.name, config.value)
         given[config.name] = config.value
     return count, given
 
@@ -243,7 +243,7 @@ def _configured(
             raise Refused(code)
         if cluster.topic(name) is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
-        return configs.TOPIC, cluster.configs.topics.setdefault(name, {})
+        return cluster.configs.table, cluster.configs.topics.setdefault(name, {})
     if kind == BROKER:
         if not call.allowed(operation, "cluster", CLUSTER):
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

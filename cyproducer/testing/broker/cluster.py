@@ -79,7 +79,7 @@ class EmbeddedCluster:
         self.auto_create = auto_create
         self.access = Access(**(authentication or {}))
         self.faults = Faults()
-        self.configs = Configs()
+        self.configs = Configs(release)
         self.nodes = {
             number: Node(self, number, port and port + number - 1) for number in range(1, nodes + 1)
         }
@@ -96,6 +96,8 @@ class EmbeddedCluster:
         self.versions = releases.versions(self.handlers, release)
         # With version 0, clients send the mechanism's messages without a request header.
         self.versions[SASL_HANDSHAKE.key] = (1, 1)
+        #: The APIs that a refusal of ApiVersions names (KIP-511).
+        self.named_in_refusals = [API_VERSIONS.key] if release >= (2, 4) else []
         #: Called with each response, for a log of requests.
         self.on_response: list[Callable[[Call, Any], object]] = []
         #: Called when a partition has new records, or when the end that consumers see changes.
@@ -174,9 +176,10 @@ class EmbeddedCluster:
         """Returns the response to ApiVersions."""
         features_epoch, level = self.transactions.features.views[1]
         response = API_VERSIONS.response
+        keys = self.named_in_refusals if error == ErrorCode.UNSUPPORTED_VERSION else sorted(self.versions)
         return response(
             error_code=error,
-            api_keys=[response.ApiVersion(key, *versions) for key, versions in sorted(self.versions.items())],
+            api_keys=[response.ApiVersion(key, *self.versions[key]) for key in keys],
             throttle_time_ms=0,
             supported_features=[
                 response.SupportedFeatureKey(FEATURE, TRANSACTION_LEVELS[0], TRANSACTION_LEVELS[-1])

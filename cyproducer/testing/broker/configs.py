@@ -121,18 +121,30 @@ _NAMES: Final = {
 }  # fmt: skip
 
 
-class Configs:
-    """The values that were set for topics, as text. A configuration that was not set has its default."""
+FIRST_WITH_TIME_LIMIT: Final = (4, 0)
+"""Before this release, a timestamp may be any time ahead (KIP-1030)."""
 
-    def __init__(self) -> None:
+
+def _table(release: tuple[int, int]) -> Mapping[str, Config]:
+    """Returns the configurations of topics with the defaults of a release."""
+    if release >= FIRST_WITH_TIME_LIMIT:
+        return TOPIC
+    name = "message.timestamp.after.max.ms"
+    return {**TOPIC, name: TOPIC[name]._replace(default="9223372036854775807")}
+
+
+class Configs:
+    """The values that were set for topics, as text. A configuration that was not set has its default in
+    ``table``."""
+
+    def __init__(self, release: tuple[int, int] = FIRST_WITH_TIME_LIMIT) -> None:
         self.topics: dict[str, dict[str, str]] = {}
+        self.table = _table(release)
+        self._defaults = {name: parsed(self.table, name, each.default) for name, each in self.table.items()}
 
     def value(self, topic: str, name: str) -> Any:
         """Returns a topic's value."""
         given = self.topics.get(topic)
         if not given or name not in given:
-            return _DEFAULTS[name]
-        return parsed(TOPIC, name, given[name])
-
-
-_DEFAULTS: Final = {name: parsed(TOPIC, name, config.default) for name, config in TOPIC.items()}
+            return self._defaults[name]
+        return parsed(self.table, name, given[name])
