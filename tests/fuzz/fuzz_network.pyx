@@ -46,6 +46,7 @@ from cyproducer.errors import KafkaProtocolError
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Reader, Writer
+from tests.fuzz.decoders import DECODERS
 
 # Produce. Byte 0: the version; byte 1: how many topics the request has; then the response.
 
@@ -302,27 +303,6 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
 
 
 # All messages but Produce. Byte 0: the message; byte 1: its version; then the frame.
-
-DECODERS = (
-    (protocol.decode_api_versions, 0, 5),
-    (protocol.decode_metadata, 1, 13),
-    (protocol.decode_init_producer_id, 0, 6),
-    (protocol.decode_sasl_handshake, 1, 1),
-    (protocol.decode_sasl_authenticate, 0, 3),
-    (protocol.decode_listing, 1, 13),
-    (protocol.decode_find_coordinator, 1, 6),
-    (protocol.decode_add_partitions_to_txn, 0, 4),
-    (protocol.decode_add_offsets_to_txn, 0, 5),
-    (protocol.decode_end_txn, 0, 6),
-    (protocol.decode_txn_offset_commit, 0, 6),
-    (protocol.decode_describe_transactions, 0, 1),
-    (protocol.decode_list_transactions, 0, 3),
-    (protocol.decode_fetch, 4, 9),
-    (protocol.decode_list_offsets, 1, 7),
-    (protocol.decode_create_topics, 2, 6),
-    (protocol.decode_describe_configs, 1, 4),
-)
-
 
 cdef int fuzz_messages(const uint8_t* data, size_t size) noexcept with gil:
     if size < 2:

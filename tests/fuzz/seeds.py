@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
@@ -22,31 +22,12 @@ from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Writer
 from cyproducer.wire.schema import Field, Struct
 from tests.fuzz import corpus, fuzz_security
+from tests.fuzz.decoders import DECODERS, place_of
 from tests.fuzz.fuzz_rig import IDS, NAMES
 from tests.network.test_protocol_malformed import CASES
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 
 MARK = "  # a seed"
-DECODERS: list[Callable[[int, bytes], Any]] = [
-    protocol.decode_api_versions,
-    protocol.decode_metadata,
-    protocol.decode_init_producer_id,
-    protocol.decode_sasl_handshake,
-    protocol.decode_sasl_authenticate,
-    protocol.decode_listing,
-    protocol.decode_find_coordinator,
-    protocol.decode_add_partitions_to_txn,
-    protocol.decode_add_offsets_to_txn,
-    protocol.decode_end_txn,
-    protocol.decode_txn_offset_commit,
-    protocol.decode_describe_transactions,
-    protocol.decode_list_transactions,
-    protocol.decode_fetch,
-    protocol.decode_list_offsets,
-    protocol.decode_create_topics,
-    protocol.decode_describe_configs,
-]
-LOWEST = [0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 4, 1, 2, 1]
 
 
 def produce() -> Iterator[bytes]:
@@ -88,8 +69,8 @@ IMPOSSIBLE = [
 def messages() -> Iterator[bytes]:
     impossible = [(decode, version, bytes.fromhex(frame)) for decode, version, frame in IMPOSSIBLE]
     for decode, version, frame in [*CASES, *impossible]:
-        kind = DECODERS.index(decode)
-        yield bytes([kind, version - LOWEST[kind]]) + frame
+        kind = place_of(decode)
+        yield bytes([kind, version - DECODERS[kind].lowest]) + frame
 
 
 def declared() -> Iterator[bytes]:

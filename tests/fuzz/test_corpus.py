@@ -16,30 +16,12 @@ from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Reader, Writer
 from tests.fuzz import corpus, fuzz_arguments, fuzz_arrow, fuzz_rig, fuzz_security, fuzz_tls
+from tests.fuzz.decoders import DECODERS
 from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
 from tools.harness.rig import Rig
 
 BOUNDS = (0, 1, 100, 4096, 65536, 1 << 20)
 LIMITS = (4, 5, 100, 8192, 16384, 1 << 20, 100 << 20, 0x7FFFFFFF)
-DECODERS = (
-    (protocol.decode_api_versions, 0, 5),
-    (protocol.decode_metadata, 1, 13),
-    (protocol.decode_init_producer_id, 0, 6),
-    (protocol.decode_sasl_handshake, 1, 1),
-    (protocol.decode_sasl_authenticate, 0, 3),
-    (protocol.decode_listing, 1, 13),
-    (protocol.decode_find_coordinator, 1, 6),
-    (protocol.decode_add_partitions_to_txn, 0, 4),
-    (protocol.decode_add_offsets_to_txn, 0, 5),
-    (protocol.decode_end_txn, 0, 6),
-    (protocol.decode_txn_offset_commit, 0, 6),
-    (protocol.decode_describe_transactions, 0, 1),
-    (protocol.decode_list_transactions, 0, 3),
-    (protocol.decode_fetch, 4, 9),
-    (protocol.decode_list_offsets, 1, 7),
-    (protocol.decode_create_topics, 2, 6),
-    (protocol.decode_describe_configs, 1, 4),
-)
 
 
 def two_byte_inputs(target: str) -> list[bytes]:
@@ -131,6 +113,10 @@ def test_messages_give_a_result_or_an_error_that_names_the_response() -> None:
         assert problem is None or " response: " in problem
     assert read >= 10
     assert refused >= 10
+
+
+def test_each_decoder_of_the_client_is_fuzzed() -> None:
+    assert {*protocol.DECODERS.values()} <= {each.decode for each in DECODERS}
 
 
 def test_declared_messages_read_back_or_are_refused_with_the_offset() -> None:

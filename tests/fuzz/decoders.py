@@ -1,0 +1,52 @@
+"""The decoders that the target ``messages`` and its seeds choose from, each with its versions.
+
+The first byte of an input is a place in ``DECODERS``: add new decoders at the end, so that the kept inputs
+keep their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cyproducer.wire import messages, protocol
+from cyproducer.wire.schema import Api
+
+
+class Decoder(NamedTuple):
+    """``decode`` takes a version and a frame. ``versions``: how many there are, from ``lowest`` on."""
+
+    decode: Callable[[int, bytes], Any]
+    lowest: int
+    versions: int
+
+
+def _decoder(api: Api, decode: Callable[[int, Any], Any] | None = None) -> Decoder:
+    """The versions are those that the client uses. ``decode``: None for the decoder of the API."""
+    return Decoder(decode or protocol.DECODERS[api], api.lowest, api.highest - api.lowest + 1)
+
+
+DECODERS = (
+    _decoder(messages.API_VERSIONS),
+    _decoder(messages.METADATA),
+    _decoder(messages.INIT_PRODUCER_ID),
+    _decoder(messages.SASL_HANDSHAKE),
+    _decoder(messages.SASL_AUTHENTICATE),
+    _decoder(messages.METADATA, protocol.decode_listing),
+    _decoder(messages.FIND_COORDINATOR),
+    _decoder(messages.ADD_PARTITIONS_TO_TXN),
+    _decoder(messages.ADD_OFFSETS_TO_TXN),
+    _decoder(messages.END_TXN),
+    _decoder(messages.TXN_OFFSET_COMMIT),
+    _decoder(messages.DESCRIBE_TRANSACTIONS),
+    _decoder(messages.LIST_TRANSACTIONS),
+    _decoder(messages.FETCH),
+    _decoder(messages.LIST_OFFSETS),
+    _decoder(messages.CREATE_TOPICS),
+    _decoder(messages.DESCRIBE_CONFIGS),
+)
+
+
+def place_of(decode: Callable[[int, Any], Any]) -> int:
+    """Returns the place of a decoder. Raises ``ValueError`` if there is none."""
+    return [each.decode for each in DECODERS].index(decode)
