@@ -31,12 +31,11 @@ from cyproducer.accumulator.partition_table cimport TopicInfo, find_node, make_n
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from fuzz_checks cimport Input, Read, check, next_byte, next_two, read_sized, read_zigzag
 
-from types import SimpleNamespace
-
 from cyproducer.base.clock import ManualClock
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.records.compression import compressor_for, decompress
+from tools.harness.accumulator_options import accumulator_options
 
 cdef enum:
     PARTITIONS = 3
@@ -230,15 +229,11 @@ cdef int play(Input* i, Model* m) except -1:
     cdef int64_t counted
     clock = ManualClock(1_000_000_000)
     acc = RecordAccumulator(
-        SimpleNamespace(
+        accumulator_options(
             batch_size=[1, 200, 1000, 16384][options >> 2 & 3],
             linger_ms=[0.0, 5.0][options >> 4 & 1],
             enable_idempotence=options >> 7,
-            partitioner_adaptive_partitioning_enable=True,
-            partitioner_availability_timeout_ms=0.0,
             partitioner_single_broker_ms=1000.0,
-            metrics_num_samples=2,
-            metrics_sample_window_ms=30_000,
         ),
         pool,
         clock,

@@ -18,7 +18,7 @@ import selectors
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Self, cast
 
 from cyproducer.accumulator.buffer_pool import BufferPool
@@ -37,6 +37,7 @@ from cyproducer.net.tls_transport import TlsSession
 from cyproducer.send.bulk_path import BulkPath
 from cyproducer.send.extensions import Extensions
 from cyproducer.sender.sender import Sender
+from tools.harness.accumulator_options import accumulator_options
 from tools.harness.reference_records import (
     Batch,
     PartitionResponse,
@@ -231,8 +232,7 @@ class Rig:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
         self.completions = completions or CompletionQueue()
-        options = SimpleNamespace(
-            client_id="rig",
+        options = accumulator_options(
             transactional_id=transactional_id,
             acks=acks,
             batch_size=batch_size,
