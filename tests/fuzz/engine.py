@@ -48,9 +48,10 @@ PLAYED = {
     "arrow": "tests.fuzz.fuzz_arrow",
     "tls": "tests.fuzz.fuzz_tls",
     "security": "tests.fuzz.fuzz_security",
+    "embedded": "tests.fuzz.fuzz_embedded",
 }
 # Those whose product code is written in Python as well.
-TRACED = ("security",)
+TRACED = ("security", "embedded")
 PLAY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 
 

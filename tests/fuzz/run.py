@@ -39,7 +39,7 @@ class Target:
 
 
 TARGETS = (
-    Target("produce", 0.12, 500_000, 800),
+    Target("produce", 0.10, 499_000, 800),
     Target("frames", 0.08, 200_000, 1000),
     Target("writing", 0.05, 60_000, 200),
     Target("messages", 0.08, 50_000, 700),
@@ -47,11 +47,12 @@ TARGETS = (
     Target("compression", 0.05, 70_900, 1000),
     Target("records", 0.08, 39_000, 300),
     Target("buffers", 0.07, 25_000, 400),
-    Target("rig", 0.13, 900, 300),
-    Target("tls", 0.09, 100, 150),
+    Target("rig", 0.11, 900, 300),
+    Target("tls", 0.08, 100, 150),
     Target("security", 0.05, 3_000, 400),
     Target("arguments", 0.06, 50, 400),
     Target("arrow", 0.07, 1_050, 500),
+    Target("embedded", 0.05, 1_000, 1000),
 )
 OBJECTS_KEEP_MEMORY = ("arguments", "arrow", "buffers", "compression", "tls", "security")
 assert sum(target.inputs for target in TARGETS) == 1_000_000

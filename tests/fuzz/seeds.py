@@ -10,24 +10,39 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
 
 from cyproducer.records.compression import compressor_for
-from cyproducer.wire import protocol
+from cyproducer.testing.broker import releases
+from cyproducer.testing.broker.cluster import HANDLERS
+from cyproducer.wire import messages, protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Writer
-from cyproducer.wire.schema import Field, Struct
-from tests.fuzz import corpus, fuzz_security
+from cyproducer.wire.schema import Api, Field, Struct
+from tests.fuzz import corpus, fuzz_embedded, fuzz_security
 from tests.fuzz.decoders import DECODERS, place_of
 from tests.fuzz.fuzz_rig import IDS, NAMES
 from tests.network.test_protocol_malformed import CASES
-from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
+from tools.harness.reference_records import (
+    PartitionResponse,
+    Record,
+    Topic,
+    batch_of,
+    encode_batch,
+    encode_produce_response,
+)
 
 MARK = "  # a seed"
+#: API key -> the versions that the embedded broker has.
+VERSIONS = {
+    **releases.versions(HANDLERS, releases.NEWEST),
+    messages.SASL_HANDSHAKE.key: (1, 1),
+}
 
 
 def produce() -> Iterator[bytes]:
@@ -66,7 +81,7 @@ IMPOSSIBLE = [
 ]
 
 
-def messages() -> Iterator[bytes]:
+def responses() -> Iterator[bytes]:
     impossible = [(decode, version, bytes.fromhex(frame)) for decode, version, frame in IMPOSSIBLE]
     for decode, version, frame in [*CASES, *impossible]:
         kind = place_of(decode)
@@ -86,14 +101,19 @@ def declared() -> Iterator[bytes]:
             yield (choice + writer.finish())[:-1]
 
 
-def filled(struct: Struct, version: int) -> Any:
-    """A value of a structure whose arrays have one element each."""
+def filled(struct: Struct, version: int, named: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """A value of a structure whose arrays have one element each. ``named``: the values of fields by name, at
+    any depth; of an array, that of its element, or a list."""
 
     def value(field: Field) -> Any:
         if version not in field.versions:
             return field.zero()
+        if isinstance(named.get(field.name), list):
+            return named[field.name]
         if isinstance(field.kind, Struct):
-            one = filled(field.kind, version)
+            one = filled(field.kind, version, named)
+        elif field.name in named:
+            one = named[field.name]
         else:
             texts = {"string": "a", "text": "b", "bytes": b"c", "records": b"d", "uuid": bytes(range(16))}
             one = texts.get(field.kind, 1)
@@ -167,11 +187,109 @@ def security() -> Iterator[bytes]:
             yield bytes([parser, choice]) + chosen.randbytes(60)
 
 
+TOPIC_ID = fuzz_embedded.Broker().cluster.topics.topics["t"].id.bytes
+#: What the requests to the embedded broker name, so that they find what its cluster has.
+KNOWN = {
+    "name": "t", "topic": "t", "topics": "t", "topic_names": "t", "partition": 0, "partitions": 0, "index": 0,
+    "partition_index": 0, "partition_indexes": 0, "current_leader_epoch": -1, "leader_epoch": 0, "offset": 0,
+    "fetch_offset": 0, "max_bytes": 1 << 20, "partition_max_bytes": 1 << 20, "min_bytes": 0, "timestamp": -1,
+    "acks": -1, "session_id": 0, "session_epoch": 0, "resource_type": 2, "resource_name": "t",
+    "configuration_keys": "retention.bytes", "config_operation": 0, "value": "1000", "num_partitions": 2,
+    "replication_factor": 1, "count": 3, "group_id": "g", "groups": "g", "groups_names": "g", "key": "g",
+    "key_type": 0, "coordinator_keys": "g", "member_id": "m-1", "generation_id": 1,
+    "generation_id_or_member_epoch": 1, "protocol_type": "consumer", "protocol_name": "t",
+    "session_timeout_ms": 10_000, "rebalance_timeout_ms": 1000, "transactional_id": "id",
+    "transactional_ids": "id", "v3_and_below_transactional_id": "id", "producer_id": 1001,
+    "producer_epoch": 0, "v3_and_below_producer_id": 1001, "v3_and_below_producer_epoch": 0,
+    "transaction_timeout_ms": 10_000, "state_filters": "Ongoing", "producer_id_filters": 1001,
+    "transactional_id_pattern": "i.*", "duration_filter": 0, "states_filter": "Stable",
+    "types_filter": "classic", "topic_id": TOPIC_ID, "mechanism": "PLAIN", "auth_bytes": b"\0alice\0secret",
+    "group_instance_id": None,
+}  # fmt: skip
+
+
+def step(api: Api, version: int, **named: Any) -> bytes:
+    """A request to the embedded broker, as ``fuzz_embedded`` reads it."""
+    writer = Writer("seed", version >= api.flexible, False)
+    api.request.write(writer, version, filled(api.request.root, version, {**KNOWN, **named}))
+    return framed(api.key, version - VERSIONS[api.key][0], writer.finish())
+
+
+def framed(first: int, choice: int, body: bytes = b"") -> bytes:
+    return bytes([first, choice]) + struct.pack(">H", len(body)) + body
+
+
+def action(number: int, choice: int = 0, body: bytes = b"") -> bytes:
+    return framed(fuzz_embedded.FIRST_ACTION + number, choice, body)
+
+
+def records(codec: int = 0, values: int = 1, **options: Any) -> bytes:
+    made = (Record(i, 1_700_000_000_000, b"k", b"v%d" % i, (("h", b"x"),)) for i in range(values))
+    return encode_batch(batch_of(made, codec=codec, **options))
+
+
+def embedded() -> Iterator[bytes]:
+    """Each request in its first and last version, with any values and with those that the cluster knows; and
+    sequences of requests."""
+    for api in fuzz_embedded.APIS.values():
+        for version in dict.fromkeys(VERSIONS[api.key]):
+            writer = Writer("seed", version >= api.flexible, False)
+            api.request.write(writer, version, filled(api.request.root, version))
+            yield framed(api.key, version - VERSIONS[api.key][0], writer.finish())
+            yield step(api, version)
+            yield step(api, version) + action(0, 4) + step(api, version) + action(1, 2) + step(api, version)
+    for codec in range(5):
+        for version in (3, 9, 12, 13):
+            plain = {"transactional_id": None, "records": records(codec)}
+            sent = step(messages.PRODUCE, version, **plain)
+            yield sent + step(messages.LIST_OFFSETS, 7, timestamp=-3) + step(messages.FETCH, 4, min_bytes=0)
+            yield (
+                sent
+                + step(messages.LIST_OFFSETS, 2, timestamp=1)
+                + step(messages.DELETE_RECORDS, 2, offset=1)
+            )
+    idempotent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    in_transaction = {**idempotent, "producer_id": 1001, "transactional": True}
+    for version in (3, 11, 12):
+        batch = step(
+            messages.PRODUCE, version, transactional_id=None, records=records(values=2, **idempotent)
+        )
+        yield batch + batch + step(messages.DESCRIBE_PRODUCERS, 0)
+        sent = step(messages.PRODUCE, version, records=records(**in_transaction))
+        offsets = step(messages.ADD_OFFSETS_TO_TXN, 4) + step(
+            messages.TXN_OFFSET_COMMIT, 5, member_id="", generation_id=-1
+        )
+        for commits, last in ((True, 4), (False, 5)):
+            yield sent + offsets + step(messages.END_TXN, last, committed=commits) + step(messages.FETCH, 12)
+        yield sent + action(0, 7) + step(messages.FETCH, 12, isolation_level=1)
+    yield (
+        step(messages.FETCH, 11, min_bytes=1, max_wait_ms=1000)
+        + action(1, 1)
+        + step(messages.PRODUCE, 9, transactional_id=None, records=records())
+    )
+    yield step(messages.FETCH, 11) + step(messages.FETCH, 11, session_id=1, session_epoch=1)
+    joins = step(messages.JOIN_GROUP, 3, member_id="")
+    yield joins + action(1, 1) + step(messages.JOIN_GROUP, 9) + step(messages.SYNC_GROUP, 5, generation_id=2)
+    yield step(messages.LEAVE_GROUP, 5) + step(messages.DELETE_GROUPS, 2) + joins + action(0, 6)
+    static = step(messages.JOIN_GROUP, 5, group_id="h", member_id="", group_instance_id="i")
+    yield static + step(messages.SYNC_GROUP, 3, group_id="h") + static + action(0, 6)
+    yield step(messages.CREATE_TOPICS, 7, name="n", assignments=[]) + step(messages.METADATA, 12, name="n")
+    yield action(5, 3) + step(messages.SASL_HANDSHAKE, 1) + step(messages.SASL_AUTHENTICATE, 2) + action(0, 5)
+    for name, first in (("SCRAM-SHA-256", b"n,,n=alice,r=x"), ("OAUTHBEARER", b"n,,\1auth=Bearer token\1\1")):
+        handshake = step(messages.SASL_HANDSHAKE, 1, mechanism=name)
+        for _ in range(2):
+            handshake += step(messages.SASL_AUTHENTICATE, 2, auth_bytes=first)
+        yield action(5, 1) + handshake
+    header = struct.pack(">hhih", messages.API_VERSIONS.key, 99, 1, -1)
+    yield action(3, 0, header) + action(4, 0, struct.pack(">i", 1 << 30)) + action(6, 3) + action(7, 1)
+
+
 SEEDS = {
+    "embedded": embedded,
     "tls": tls,
     "security": security,
     "produce": produce,
-    "messages": messages,
+    "messages": responses,
     "declared": declared,
     "frames": frames,
     "compression": compression,

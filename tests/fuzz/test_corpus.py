@@ -15,7 +15,7 @@ from cyproducer.records.compression import DecompressionError, compressor_for, d
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Reader, Writer
-from tests.fuzz import corpus, fuzz_arguments, fuzz_arrow, fuzz_rig, fuzz_security, fuzz_tls
+from tests.fuzz import corpus, fuzz_arguments, fuzz_arrow, fuzz_embedded, fuzz_rig, fuzz_security, fuzz_tls
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
 from tools.harness.rig import Rig
@@ -41,6 +41,7 @@ def two_byte_inputs(target: str) -> list[bytes]:
         "arrow",
         "tls",
         "security",
+        "embedded",
     ],
 )
 def test_each_corpus_has_inputs(target: str) -> None:
@@ -210,3 +211,19 @@ def test_arrow_data_arrives_or_is_refused() -> None:
 @given(data=st.binary(min_size=30, max_size=400))
 def test_no_arrow_data_is_trusted(data: bytes) -> None:
     fuzz_arrow.play(data)
+
+
+def test_requests_to_the_embedded_broker_are_answered_or_end_the_connection() -> None:
+    assert sum(fuzz_embedded.play(data) for data in corpus.inputs("embedded")) > 500
+
+
+@settings(max_examples=100)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(corpus.inputs("embedded")), st.integers(0, 500), st.binary(max_size=4)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_no_request_to_the_embedded_broker_is_trusted(steps: list[tuple[bytes, int, bytes]]) -> None:
+    fuzz_embedded.play(b"".join(data[:at] + new + data[at + len(new) :] for data, at, new in steps))

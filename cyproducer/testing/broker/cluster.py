@@ -67,13 +67,15 @@ class EmbeddedCluster:
         tls: tuple[str, str, str | None] | None = None,
         topics: Mapping[str, int] | None = None,
         release: tuple[int, int] = releases.NEWEST,
+        world: LoopWorld | None = None,
     ) -> None:
+        """``world``: the time; None: real time, on the loop."""
         self.max_bytes = max_bytes
         #: The sum of the sizes of all batches.
         self.bytes = 0
         self.loop = loop
         self.tls = None if tls is None else context(*tls)
-        self.world = LoopWorld(loop)
+        self.world = LoopWorld(loop) if world is None else world
         self.cluster_id = uuid.UUID(int=self.world.random.getrandbits(128)).hex[:22]
         self.default_partitions = partitions
         self.auto_create = auto_create
