@@ -260,8 +260,10 @@ def _first_record(entry: Entry, timestamp: int) -> tuple[int, int] | None:
     try:
         for batch in decoded(entry.data):
             for record in batch.records():
-                if record.timestamp >= timestamp:
-                    return record.timestamp, record.offset
+                # A timestamp that does not fit into 64 bits overflows, as in Java.
+                found = (record.timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
+                if found >= timestamp:
+                    return found, record.offset
     except KafkaError:
         # The batch's codec is not installed: the beginning of the batch is good enough.
         return batches.read(entry.data).max_ms, entry.offset

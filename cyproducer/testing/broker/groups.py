@@ -332,8 +332,8 @@ class ConsumerGroup(BaseGroup):
     def _rebalance_ms(self) -> int:
         return max((member.rebalance_ms for member in self.members.values()), default=0)
 
-    def _wait(self) -> None:
-        self._world.after(self._rebalance_ms(), self._time_out, self._turn)
+    def _wait(self, least_ms: int = 0) -> None:
+        self._world.after(max(least_ms, self._rebalance_ms()), self._time_out, self._turn)
 
     def _time_out(self, turn: int) -> None:
         if turn == self._turn and self.state == PREPARING:
@@ -371,7 +371,7 @@ class ConsumerGroup(BaseGroup):
             joined = next((member.id for member in members.values() if member.join is not None), None)
             if joined is None:
                 # All members are static: they may rejoin until their sessions expire.
-                self._wait()
+                self._wait(least_ms=1)
                 return
             self.leader = joined
         self.generation += 1

@@ -131,9 +131,10 @@ class Partition:
 
     @property
     def last_stable(self) -> int:
-        """The first offset of the oldest open transaction; without one, the end of the replicated records."""
+        """The first offset of the oldest open transaction; without one, the end of the replicated records.
+        At least ``log_start``: the first records of an open transaction may be deleted."""
         started = [state.started for state in self.producers.values() if state.started is not None]
-        return min([self.synced, *started])
+        return max(self.log_start, min([self.synced, *started]))
 
     def at(self, offset: int) -> int:
         """Returns the index of the entry that contains an offset, or of the first entry after it."""
@@ -218,11 +219,11 @@ class Partition:
         self, producer_id: int, epoch: int, commits: bool, term: int, now_ns: int
     ) -> Entry | None:
         """Ends a producer's transaction, if one is open here. Returns None if the coordinator is older than
-        the last one that has ended a transaction."""
+        the last one that has ended a transaction, or if the log has a newer epoch: Kafka's coordinator then
+        never completes the transaction."""
         state = self.producers.get(producer_id)
-        if state is not None and term < state.term:
+        if state is not None and (term < state.term or epoch < state.epoch):
             return None
-        assert state is None or epoch >= state.epoch, f"a marker with epoch {epoch} follows {state.epoch}"
         entry = Entry(self.end, Header(1, producer_id, epoch, -1, True), b"", commits, term, now_ns)
         self.entries.append(entry)
         if state is not None and state.started is not None and not commits:

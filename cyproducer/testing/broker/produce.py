@@ -263,7 +263,7 @@ def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
 
     def told(codes: dict[Place, int]) -> None:
         for part in parts:
-            code = _translated(codes.get(part.partition.place, 0), call.version)
+            code = _translated(codes.get(part.partition.place, 0), call.version) or _moved(call, part)
             if code:
                 answer.put(part.key, code)
             else:
@@ -276,6 +276,14 @@ def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
         )
     else:
         told({})
+
+
+def _moved(call: Call, part: Part) -> int:
+    """Returns the error code if the partition was deleted or has another leader since the request arrived."""
+    topic, partition = call.cluster.topics.topics.get(part.partition.topic), part.partition
+    if topic is None or topic.partitions[partition.index : partition.index + 1] != [partition]:
+        return ErrorCode.UNKNOWN_TOPIC_ID if call.version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NO_ERROR if partition.leader == call.node.id else ErrorCode.NOT_LEADER_FOR_PARTITION
 
 
 def _translated(code: int, version: int) -> int:

@@ -261,7 +261,12 @@ def list_transactions(call: Call) -> Any:
     if code := call.fault():
         return response(0, code, [], [])
     unknown = [name for name in request.state_filters if name not in STATES]
-    pattern = request.transactional_id_pattern if call.version >= 2 else None
+    pattern = None
+    try:
+        if call.version >= 2 and request.transactional_id_pattern:
+            pattern = re.compile(request.transactional_id_pattern)
+    except (re.error, OverflowError, RecursionError):
+        return response(0, ErrorCode.INVALID_REGULAR_EXPRESSION, [], [])
     found = []
     for txn in call.cluster.transactions.ids.values():
         state = txn.state
@@ -277,7 +282,7 @@ def list_transactions(call: Call) -> Any:
             age_ms = (call.world.now_ns - state.started_ns) // NS_PER_MS
             if state.name != ONGOING or age_ms < request.duration_filter:
                 continue
-        if pattern and not re.fullmatch(pattern, txn.id):
+        if pattern and not pattern.fullmatch(txn.id):
             continue
         found.append(response.TransactionState(txn.id, state.producer_id, state.name))
     return response(0, ErrorCode.NO_ERROR, unknown, found)

@@ -691,7 +691,12 @@ class Transactions:
         self, place: Place, producer_id: int, epoch: int, commits: bool, term: int, written: Told
     ) -> None:
         world = self.world
-        partition = self.cluster.topics[place[0]].partitions[place[1]]
+        topic = self.cluster.topics.get(place[0])
+        if topic is None or place[1] >= len(topic.partitions):
+            # The topic was deleted during the transaction. As in Kafka, the coordinator drops the marker.
+            written(NO_ERROR)
+            return
+        partition = topic.partitions[place[1]]
         broker = self.brokers.get(partition.leader)
         if broker is not None and not broker.is_up:
             written(NETWORK_EXCEPTION)
