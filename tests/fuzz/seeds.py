@@ -204,7 +204,7 @@ KNOWN = {
     "transaction_timeout_ms": 10_000, "state_filters": "Ongoing", "producer_id_filters": 1001,
     "transactional_id_pattern": "i.*", "duration_filter": 0, "states_filter": "Stable",
     "types_filter": "classic", "topic_id": TOPIC_ID, "mechanism": "PLAIN", "auth_bytes": b"\0alice\0secret",
-    "group_instance_id": None,
+    "group_instance_id": None, "forgotten_topics_data": [],
 }  # fmt: skip
 
 

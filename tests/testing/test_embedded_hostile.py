@@ -131,3 +131,13 @@ def test_a_timestamp_that_does_not_fit_overflows_as_in_java(broker: Broker) -> N
     assert produce(broker, 9, transactional_id=None, records=batch).error_code == 0
     (topic,) = ask(broker, messages.LIST_OFFSETS, 7, timestamp=-(2**63)).topics
     assert (topic.partitions[0].timestamp, topic.partitions[0].offset) == (-(2**63) + 5, 0)
+
+
+@pytest.mark.parametrize(("first", "second"), [(11, 18), (13, 12)])
+def test_a_fetch_session_has_names_or_ids_but_not_both(broker: Broker, first: int, second: int) -> None:
+    session_id = ask(broker, messages.FETCH, first).session_id
+    assert session_id > 0
+    named = {"session_id": session_id, "session_epoch": 1, "topics": [], "forgotten_topics_data": []}
+    answer = ask(broker, messages.FETCH, second, **named, min_bytes=0, max_wait_ms=0)
+    assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert ask(broker, messages.FETCH, first, **named, max_wait_ms=0).error_code == 0
