@@ -1,16 +1,20 @@
 """Requests that no good client sends, to the embedded broker in this process, with its time set by hand."""
 
+import asyncio
+import logging
 from typing import Any
 
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.server import LoopWorld
 from cyproducer.wire import messages
 from cyproducer.wire.schema import Api
 from tests.fuzz.fuzz_embedded import PRODUCER_ID, TRANSACTIONAL_ID, Broker, repaired
 from tests.fuzz.fuzz_rig import Choices
 from tests.fuzz.seeds import records, step
 from tools.harness.reference_records import Batch, Record, encode_batch
+from tools.harness.until import PATIENCE_S
 
 IN_TRANSACTION: dict[str, Any] = {"producer_id": PRODUCER_ID, "producer_epoch": 0, "base_sequence": 0}
 
@@ -141,3 +145,47 @@ def test_a_fetch_session_has_names_or_ids_but_not_both(broker: Broker, first: in
     answer = ask(broker, messages.FETCH, second, **named, min_bytes=0, max_wait_ms=0)
     assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     assert ask(broker, messages.FETCH, first, **named, max_wait_ms=0).error_code == 0
+
+
+def test_a_response_that_cannot_be_encoded_ends_only_its_own_connection(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A member's id begins with its client id, so that this one is too long for a response.
+    broker.cluster.groups.new_id = lambda prefix: prefix + "-1"  # type: ignore[method-assign]
+    hostile = broker.client
+    request = messages.JOIN_GROUP.request
+    protocol = request.JoinGroupRequestProtocol("t", b"")
+    join = request("g", 10_000, 10_000, "", None, "consumer", [protocol], None)
+    hostile.send(messages.JOIN_GROUP.encode_request(3, 1, "x" * 32767, join)[4:])
+    broker.change(1, b"")
+    with caplog.at_level(logging.ERROR, "cyproducer.testing"):
+        # The member of the group leaves, so that the generation begins with the hostile one.
+        assert ask(broker, messages.LEAVE_GROUP, 5).members[0].error_code == 0
+    assert "a response to JoinGroup v3" in caplog.text
+    assert hostile.line.is_closed
+    assert ask(broker, messages.HEARTBEAT, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_request_cannot_create_any_number_of_partitions(broker: Broker) -> None:
+    request = messages.CREATE_TOPICS.request
+    topics = [request.CreatableTopic(name, 60_000, 1, [], []) for name in ("a", "b", "c")]
+    broker.client.send(messages.CREATE_TOPICS.encode_request(5, 1, None, request(topics, 1000, True))[4:])
+    broker.check()
+    (answer,) = broker.client.answers
+    refused = ErrorCode.POLICY_VIOLATION
+    assert [each.error_code for each in answer.topics] == [0, refused, refused]
+
+
+def test_an_event_that_raises_does_not_stop_the_others() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
+        world, later = LoopWorld(loop), asyncio.Event()
+        world.after(1, int, "no number")
+        world.after(1, later.set)
+        await asyncio.wait_for(later.wait(), PATIENCE_S)
+        world.close()
+
+    raised: list[BaseException] = []
+    asyncio.run(main())
+    assert [type(each) for each in raised] == [ValueError]

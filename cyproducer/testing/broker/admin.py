@@ -33,6 +33,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 UPGRADE: Final = 1
 """The only type of UpdateFeatures that cannot lower a level."""
 MOST_PARTITIONS: Final = 100_000
+"""Of a topic, and of all topics that a request creates."""
 
 
 class Refused(Exception):
@@ -50,7 +51,7 @@ class Refused(Exception):
 def create_topics(call: Call) -> Any:
     request, response = call.request, CREATE_TOPICS.response
     names = [topic.name for topic in request.topics]
-    results = []
+    results, total = [], 0
     for topic in request.topics:
         topic_id, count, described = NO_UUID, -1, None
         code, text = ErrorCode.NO_ERROR, None
@@ -58,6 +59,10 @@ def create_topics(call: Call) -> Any:
             if names.count(topic.name) > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "the topic is in the request more than once")
             count, given = _creatable(call, topic)
+            total += count
+            if total > MOST_PARTITIONS:
+                text = "Excessively large number of partitions per request."
+                raise Refused(ErrorCode.POLICY_VIOLATION, text)
             if not request.validate_only:
                 made = call.cluster.create_topic(topic.name, count)
                 topic_id = made.id.bytes

@@ -78,8 +78,11 @@ class LoopWorld(World):
             self._timer.cancel()
             self._timer = None
         self.touch()
-        self.run_due()
-        self._schedule()
+        try:
+            self.run_due()
+        finally:
+            # Other events must run even if this one raises.
+            self._schedule()
 
     def close(self) -> None:
         """Cancels all events."""
@@ -264,7 +267,13 @@ class Connection(asyncio.Protocol):
         if throttle_ms and "throttle_time_ms" in response._fields:
             response = response._replace(throttle_time_ms=throttle_ms)
         cluster.note(call, response)
-        frame = call.api.encode_response(call.version, call.header.correlation_id, response)
+        try:
+            frame = call.api.encode_response(call.version, call.header.correlation_id, response)
+        except (TypeError, ValueError):
+            # Often, the request of another connection leads to this response, and must not fail.
+            log.exception("node %d: a response to %s v%d", self.node.id, call.api.name, call.version)
+            self.cut()
+            return
         if self.node.delay_ms:
             cluster.world.after(self.node.delay_ms, self._send, frame, throttle_ms)
         else:
