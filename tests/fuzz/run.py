@@ -54,7 +54,7 @@ TARGETS = (
     Target("arrow", 0.07, 1_050, 500),
     Target("embedded", 0.05, 1_000, 1000),
 )
-OBJECTS_KEEP_MEMORY = ("arguments", "arrow", "buffers", "compression", "tls", "security")
+OBJECTS_KEEP_MEMORY = ("arguments", "arrow", "buffers", "compression", "tls", "security", "embedded")
 assert sum(target.inputs for target in TARGETS) == 1_000_000
 
 
