@@ -5,7 +5,7 @@ from collections import Counter
 from confluent_kafka import Consumer, TopicPartition
 
 from cyproducer.testing import EmbeddedBroker
-from tests.network.producing import WAIT_S
+from tests.scripted.producing import WAIT_S
 
 PARTITIONS = 3
 

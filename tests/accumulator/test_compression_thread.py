@@ -10,8 +10,8 @@ from cyproducer import KafkaProducer
 from cyproducer.errors import ProducerClosedError
 from cyproducer.records.compression import compressor_for
 from tests.forked import in_child, needs_fork, needs_proc
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools.harness.rig import Rig
 from tools.harness.until import until
 

@@ -1,6 +1,6 @@
 """A topic that is forgotten while some of its partitions are still of an older epoch."""
 
-from tests.network.test_idempotent_sender import grant, on_wire
+from tests.sender.test_idempotent_sender import grant, on_wire
 from tools.harness.rig import Rig
 
 

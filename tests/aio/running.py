@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cyproducer.aio import AIOKafkaProducer
-from tests.network.producing import WAIT_S
+from tests.scripted.producing import WAIT_S
 
 MEMORY = 32 << 10
 VALUE = bytes(1000)

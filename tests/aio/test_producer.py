@@ -17,9 +17,9 @@ from cyproducer.aio import AIOKafkaProducer, RecordMetadata, TopicPartition, err
 from cyproducer.aio.sends import follow
 from cyproducer.structs import TopicPartition as Place
 from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.network.scripted_model import Answers
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted.scripted_model import Answers
 
 DENIED = 29
 

@@ -14,7 +14,7 @@ from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, TopicPartition, errors
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
-from tests.network.scripted_broker import (
+from tests.scripted.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
     INIT_PRODUCER_ID,
@@ -23,7 +23,7 @@ from tests.network.scripted_broker import (
     Act,
     ScriptedCluster,
 )
-from tests.network.scripted_transactions import CommitOffsets, EndTxn, InitProducerId
+from tests.scripted.scripted_transactions import CommitOffsets, EndTxn, InitProducerId
 
 DENIED, FENCED, INVALID_EPOCH, ID_DENIED = 29, 90, 47, 53
 

@@ -13,7 +13,7 @@ import pytest
 from cyproducer.cli.main import main
 from cyproducer.cli.transactions import NOT_KNOWN, OTHER_WAY
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from tests.network.scripted_broker import (
+from tests.scripted.scripted_broker import (
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     FIND_COORDINATOR,
@@ -21,8 +21,8 @@ from tests.network.scripted_broker import (
     LIST_TRANSACTIONS,
     ScriptedCluster,
 )
-from tests.network.scripted_model import Act
-from tests.network.scripted_transactions import EndTxn, ListTransactions
+from tests.scripted.scripted_model import Act
+from tests.scripted.scripted_transactions import EndTxn, ListTransactions
 
 Stdin = Callable[[bytes], None]
 Capture = pytest.CaptureFixture[str]

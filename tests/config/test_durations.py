@@ -27,10 +27,10 @@ from cyproducer.errors import (
 )
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.rig import Rig
 from tools.harness.until import until, until_blocked
 

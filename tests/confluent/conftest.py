@@ -7,8 +7,8 @@ import pytest
 
 from cyproducer._runtime import open_runtimes
 from cyproducer.confluent import Producer
-from tests.network.odd_servers import refusing_address
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.scripted_broker import ScriptedCluster
 
 Make = Callable[..., Producer]
 

@@ -18,9 +18,9 @@ from cyproducer.confluent.aio import AIOProducer, _close
 from cyproducer.testing import EmbeddedBroker
 from tests.aio.running import run, runs_on
 from tests.forked import in_child, needs_fork
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import NewThreads, until
 
 MESSAGE_TOO_LARGE, TOPIC_AUTHORIZATION_FAILED = 10, 29

@@ -13,7 +13,7 @@ from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
 from cyproducer.confluent import KafkaError, KafkaException
 from cyproducer.confluent.configuration import Settings, translated
 from tests.confluent.conftest import Make
-from tests.network.odd_servers import refusing_address
+from tests.scripted.odd_servers import refusing_address
 
 
 def read(**given: Any) -> tuple[ProducerConfig, Settings]:

@@ -10,9 +10,9 @@ import pytest
 
 from cyproducer.confluent import KafkaError, ThrottleEvent
 from tests.confluent.conftest import Make
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.network.scripted_sasl import SaslServer
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted.scripted_sasl import SaslServer
 
 
 def until(condition: Callable[[], Any], poll: Callable[[float], int]) -> None:

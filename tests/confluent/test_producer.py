@@ -20,9 +20,9 @@ from cyproducer.confluent import (
 )
 from tests.confluent.conftest import Make
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.network.transacting import Running
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted.transacting import Running
 from tools.harness.until import until_blocked
 
 

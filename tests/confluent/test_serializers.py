@@ -14,8 +14,8 @@ from cyproducer.confluent import (
     ValueSerializationError,
 )
 from cyproducer.serializers import ConfluentSerializer
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import ScriptedCluster
 
 
 class Serializer:

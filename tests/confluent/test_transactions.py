@@ -14,9 +14,9 @@ from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from cyproducer.testing import EmbeddedBroker
 from tests.confluent.conftest import Make
 from tests.forked import in_child, needs_fork
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S
-from tests.network.scripted_broker import (
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S
+from tests.scripted.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
     INIT_PRODUCER_ID,
@@ -25,7 +25,7 @@ from tests.network.scripted_broker import (
     Act,
     ScriptedCluster,
 )
-from tests.network.scripted_transactions import CommitOffsets, EndTxn
+from tests.scripted.scripted_transactions import CommitOffsets, EndTxn
 from tools.harness.until import until, until_blocked
 
 MINE = {"transactional.id": "mine"}

@@ -49,7 +49,7 @@ def build_targets(into: Path) -> None:
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
     os.chdir(ROOT)
-    includes = [str(ROOT / "cyproducer" / part) for part in ("base", "records", "network")]
+    includes = [str(ROOT / "cyproducer" / part) for part in ("base", "records", "net")]
     extensions = [
         Extension(
             name,

@@ -29,7 +29,7 @@ from cyproducer.net.tls_handshake import TlsHandshake
 from cyproducer.security.sasl import SharedCredentials, converse
 from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
 from tests.fuzz.fuzz_rig import Choices
-from tests.network.tls_pair import AUTHORITY
+from tests.scripted.tls_pair import AUTHORITY
 
 UNFORESEEN = ("IndexError", "KeyError", "TypeError", "ValueError", "UnicodeE", "UnicodeD", "RecursionError")
 USER, SECRET = "alice", "Jgbt9-Xq2ZwvK"

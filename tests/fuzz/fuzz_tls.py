@@ -14,7 +14,7 @@ from typing import Any
 from cyproducer.net.tls_transport import TlsSession
 from tests.fuzz import fuzz_rig
 from tests.fuzz.fuzz_rig import Choices
-from tests.network.tls_pair import AUTHORITY, TlsPair
+from tests.scripted.tls_pair import AUTHORITY, TlsPair
 
 #: Shared, because issuing a certificate takes longer than an input.
 CLIENT, SERVER = AUTHORITY.client(), AUTHORITY.server()

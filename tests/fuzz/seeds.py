@@ -27,7 +27,7 @@ from cyproducer.wire.schema import Api, Field, Struct
 from tests.fuzz import corpus, fuzz_embedded, fuzz_security
 from tests.fuzz.decoders import DECODERS, place_of
 from tests.fuzz.fuzz_rig import IDS, NAMES
-from tests.network.test_protocol_malformed import CASES
+from tests.wire.test_protocol_malformed import CASES
 from tools.harness.reference_records import (
     PartitionResponse,
     Record,

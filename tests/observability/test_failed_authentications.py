@@ -16,9 +16,9 @@ from cyproducer.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from tests.network.scripted_broker import SASL_AUTHENTICATE, ScriptedCluster
-from tests.network.scripted_model import Act
-from tests.network.scripted_sasl import SaslServer
+from tests.scripted.scripted_broker import SASL_AUTHENTICATE, ScriptedCluster
+from tests.scripted.scripted_model import Act
+from tests.scripted.scripted_sasl import SaslServer
 from tools.harness.tls import Authority
 from tools.harness.until import until
 

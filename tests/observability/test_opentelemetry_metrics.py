@@ -14,9 +14,9 @@ from cyproducer import _runtime as runtimes
 from cyproducer.observability.exports import EXPORTS, Form
 from cyproducer.observability.registry import Registry
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
 from tests.observability.measured import sent
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools.harness.rig import Rig
 
 # Some of it has no types.

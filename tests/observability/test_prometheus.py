@@ -16,9 +16,9 @@ from cyproducer import KafkaProducer, _open_producers
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
 from cyproducer.testing import MockProducer
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import ScriptedCluster
 from tests.observability.measured import registry, sample_names, sent
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools.harness.rig import Rig
 from tools.harness.until import until
 

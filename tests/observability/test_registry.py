@@ -20,9 +20,9 @@ from cyproducer import KafkaProducer
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.observability.registry import Metric, MetricName, Registry
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, ScriptedCluster
 from tests.observability.measured import registry, sent
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, ScriptedCluster
 from tools.harness.rig import Rig
 from tools.harness.until import until
 

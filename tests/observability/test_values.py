@@ -11,8 +11,8 @@ from cyproducer.accumulator.metric_snapshot import read_producer
 from cyproducer.errors import BufferExhaustedError
 from cyproducer.observability.definitions import NODE, TOPIC
 from cyproducer.records.compression import compressor_for
-from tests.network.sender_steps import narrow
 from tests.observability.measured import WINDOW_MS, node, one, producer, registry, sent, topic
+from tests.scripted.sender_steps import narrow
 from tools.harness.rig import Rig
 
 TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_ALLOWED = 10, 19, 29

@@ -11,9 +11,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from cyproducer import errors
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.producer import KafkaProducer, ProducerRecord
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.opentelemetry.spans import Spans, context_of, failed, traceparent
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 TOPIC_AUTHORIZATION_FAILED = 29
 OWN_CONTEXT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")

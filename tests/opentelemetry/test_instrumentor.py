@@ -19,10 +19,10 @@ from cyproducer.send.bulk_path import BulkPath
 from cyproducer.send.send_path import SendPath
 from cyproducer.testing import EmbeddedBroker, MockProducer
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
 from tests.opentelemetry.spans import Spans
 from tests.programs import ROOT, run_to_exit
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 
 METHODS = ("send", "send_async", "send_many", "send_arrow", "send_all")
 ORIGINAL = {name: inspect.getattr_static(KafkaProducer, name) for name in METHODS}

@@ -22,9 +22,9 @@ from cyproducer.opentelemetry import CyproducerInstrumentor, tracing
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.version import VERSION
 from tests.forked import own_threads
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.opentelemetry.spans import Spans, context_of, failed, traceparent
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 TOPIC_AUTHORIZATION_FAILED = 29

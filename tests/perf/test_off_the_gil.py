@@ -14,7 +14,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.records import codec_libraries
 from perf import null_broker
 from perf.null_broker import NullBroker
-from tests.network.producing import WAIT_S
+from tests.scripted.producing import WAIT_S
 
 pytestmark = [
     pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable())),

@@ -13,8 +13,8 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
 from tests.forked import in_child, needs_fork
 from tests.integration.consume import Fetched, read_all
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 
 PARTITIONS = 3
 ROWS = 3000

@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, TopicPartition
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
-from tests.network.odd_servers import is_silent, odd_server
-from tests.network.producing import WAIT_S, options
 from tests.reading import read_back as values_of
+from tests.scripted.odd_servers import is_silent, odd_server
+from tests.scripted.producing import WAIT_S, options
 
 PARTITIONS = 3
 numbers = itertools.count()

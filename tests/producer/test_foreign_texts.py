@@ -34,10 +34,10 @@ from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransact
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import CLIENT
 from cyproducer.wire.schema import Struct
-from tests.network.odd_servers import odd_server
-from tests.network.scripted_broker import FIND_COORDINATOR, LIST_TRANSACTIONS, PRODUCE, ScriptedCluster
-from tests.network.scripted_model import Act, Answers
-from tests.network.scripted_sasl import SaslServer
+from tests.scripted.odd_servers import odd_server
+from tests.scripted.scripted_broker import FIND_COORDINATOR, LIST_TRANSACTIONS, PRODUCE, ScriptedCluster
+from tests.scripted.scripted_model import Act, Answers
+from tests.scripted.scripted_sasl import SaslServer
 from tools.harness.reference_records import PartitionResponse
 from tools.harness.rig import Rig
 from tools.harness.token_server import Answer, TokenServer

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.forked import needs_fork
-from tests.network.scripted_broker import PRODUCE, ScriptedCluster
 from tests.programs import run_to_exit
+from tests.scripted.scripted_broker import PRODUCE, ScriptedCluster
 
 pytestmark = [pytest.mark.timeout(60), needs_fork]
 

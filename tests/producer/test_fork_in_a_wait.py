@@ -10,8 +10,8 @@ import pytest
 
 from cyproducer import errors
 from tests.forked import needs_fork
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until_blocked
 
 pytestmark = needs_fork

@@ -6,8 +6,8 @@ import pytest
 
 from cyproducer import errors
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 pytestmark = needs_fork
 

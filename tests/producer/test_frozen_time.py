@@ -17,8 +17,8 @@ from cyproducer import KafkaProducer, errors
 from cyproducer.aio import AIOKafkaProducer
 from cyproducer.base.clock import monotonic_s, unix_ms
 from cyproducer.confluent import KafkaException, Producer
-from tests.network.odd_servers import refusing_address
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools.harness.until import PATIENCE_S
 
 # The clocks of pytest-timeout's default method are not frozen either.

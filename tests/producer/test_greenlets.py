@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.forked import needs_fork, needs_module
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.programs import Program
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tools.harness.tls import Authority
 
 LIBRARIES = [

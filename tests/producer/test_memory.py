@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import Program
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 pytestmark = [
     pytest.mark.timeout(120),

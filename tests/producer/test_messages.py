@@ -13,10 +13,10 @@ from cyproducer import errors
 from cyproducer.clients import network_client
 from cyproducer.net import connector
 from cyproducer.net.dns import Resolver
-from tests.network.odd_servers import is_silent, odd_server, refusing_address
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.programs import Program, run_to_exit
+from tests.scripted.odd_servers import is_silent, odd_server, refusing_address
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 LEADER_NOT_AVAILABLE, MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS = 5, 10, 19

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cyproducer.producer import ProducerRecord
-from tests.network.producing import producing
+from tests.scripted.producing import producing
 
 
 class Part:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import END_TXN, INIT_PRODUCER_ID, PRODUCE, ScriptedCluster
-from tests.network.scripted_transactions import InitProducerId
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import END_TXN, INIT_PRODUCER_ID, PRODUCE, ScriptedCluster
+from tests.scripted.scripted_transactions import InitProducerId
 
 PREPARED = PreparedTransaction(
     "téléphone-1",

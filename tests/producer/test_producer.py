@@ -11,9 +11,9 @@ import pytest
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.structs import RecordMetadata, TopicPartition
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
 
 def test_a_record_arrives_unchanged() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
 def test_callbacks_run_in_partition_order_on_their_own_thread() -> None:

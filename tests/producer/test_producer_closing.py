@@ -18,9 +18,9 @@ from cyproducer import errors
 from cyproducer._runtime import Runtime
 from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tools.harness.until import until, until_blocked
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from cyproducer import errors
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
 
 NOT_LEADER_OR_FOLLOWER = 6
 NOT_ENOUGH_REPLICAS = 19

@@ -20,10 +20,10 @@ from cyproducer.control.node_states import Address
 from cyproducer.net import connector
 from cyproducer.net.dns import Resolution, Resolver, ResolveRequest
 from cyproducer.producer import KafkaProducer
-from tests.network import odd_servers
-from tests.network.odd_servers import odd_server, refusing_address
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted import odd_servers
+from tests.scripted.odd_servers import odd_server, refusing_address
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 NOT_ENOUGH_REPLICAS = 19

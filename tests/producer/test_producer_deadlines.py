@@ -14,8 +14,8 @@ import pytest
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 
 AT_MOST_S = 10.0
 """An endless wait would exceed this."""

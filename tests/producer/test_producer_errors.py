@@ -15,10 +15,10 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.net import connector
 from cyproducer.net.dns import Resolver
 from cyproducer.producer import KafkaProducer
-from tests.network import odd_servers
-from tests.network.odd_servers import odd_server, refusing_address
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted import odd_servers
+from tests.scripted.odd_servers import odd_server, refusing_address
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import NewThreads, until
 
 

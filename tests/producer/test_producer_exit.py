@@ -9,10 +9,10 @@ import pytest
 
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import is_silent, odd_server, refusing_address
-from tests.network.producing import WAIT_S, CollectingSelector, await_end_of_threads, options
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
+from tests.scripted.odd_servers import is_silent, odd_server, refusing_address
+from tests.scripted.producing import WAIT_S, CollectingSelector, await_end_of_threads, options
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 # Unclosed producers

@@ -12,8 +12,8 @@ from cyproducer import errors
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.producer import ProducerRecord
 from cyproducer.structs import RecordMetadata, TopicPartition
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
 # Serializers
 

@@ -17,10 +17,10 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
 from tests.forked import Child, descriptors, in_child, needs_fork, needs_proc, own_threads, tasks
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
-from tests.network.scripted_sasl import SaslServer
 from tests.reading import PARTITIONS, read_back
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.scripted_sasl import SaslServer
 from tools.harness.tls import Authority, TlsEnd
 from tools.harness.until import until
 

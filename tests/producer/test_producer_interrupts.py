@@ -13,8 +13,8 @@ import pytest
 from cyproducer.errors import ProducerClosedError
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 from cyproducer.producer import KafkaProducer
 from tests import process_work
 from tests.forked import needs_fork
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
 from tests.programs import run_to_exit
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.errors import ProducerClosedError
 from cyproducer.producer import ProducerRecord
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 
 
 def test_a_record_that_send_all_refuses_fails_with_its_topic() -> None:

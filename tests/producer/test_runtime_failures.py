@@ -13,8 +13,8 @@ import pytest
 from cyproducer import _runtime
 from cyproducer._runtime import Runtime, close_all
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import refusing_address
-from tests.network.producing import options
+from tests.scripted.odd_servers import refusing_address
+from tests.scripted.producing import options
 from tools.harness.until import until
 
 

@@ -11,8 +11,8 @@ from cyproducer import errors
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.structs import RecordMetadata
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 MEMORY = 32 << 10

@@ -14,8 +14,8 @@ from cyproducer._send_async import send_async
 from cyproducer.base.wakeup_fd import channel
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.send.send_path import WouldBlock
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
 def test_all_waits_of_one_call_share_max_block_ms() -> None:

@@ -11,8 +11,8 @@ from cyproducer import errors
 from cyproducer.producer import ProducerRecord
 from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.testing import MockProducer
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
 class Spy:

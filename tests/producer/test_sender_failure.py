@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
 class FailingSelector(selectors.SelectSelector):

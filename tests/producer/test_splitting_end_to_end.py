@@ -10,7 +10,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.structs import RecordMetadata
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
-from tests.network.producing import WAIT_S, producing
+from tests.scripted.producing import WAIT_S, producing
 
 PRODUCE, TOO_LARGE, LIST_TOO_LARGE = 0, 10, 18
 

@@ -20,8 +20,8 @@ from cyproducer.transactions import (
     TransactionListing,
 )
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import (
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
@@ -32,9 +32,9 @@ from tests.network.scripted_broker import (
     Received,
     ScriptedCluster,
 )
-from tests.network.scripted_model import Act
-from tests.network.scripted_sasl import SaslServer
-from tests.network.scripted_transactions import EndTxn, InitProducerId, ListTransactions
+from tests.scripted.scripted_model import Act
+from tests.scripted.scripted_sasl import SaslServer
+from tests.scripted.scripted_transactions import EndTxn, InitProducerId, ListTransactions
 from tools.harness import tls
 
 PRODUCER_ID, EPOCH = 7, 3

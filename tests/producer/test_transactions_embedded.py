@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cyproducer import KafkaProducer, errors
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
-from tests.network.producing import WAIT_S
+from tests.scripted.producing import WAIT_S
 
 PARTITIONS = 3
 numbers = itertools.count()

@@ -16,8 +16,8 @@ from cyproducer.base.user_thread import DRAIN_S, NAME, user_thread
 from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaError
 from cyproducer.producer import KafkaProducer
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, CollectingSelector, options, producing
-from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, CollectingSelector, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tools.harness.until import until
 
 NOT_ENOUGH_REPLICAS, INVALID_TOPIC = 19, 17

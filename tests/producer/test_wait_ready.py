@@ -6,8 +6,8 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import is_silent, odd_server
-from tests.network.producing import WAIT_S, options
+from tests.scripted.odd_servers import is_silent, odd_server
+from tests.scripted.producing import WAIT_S, options
 
 
 def test_with_a_timeout_of_0_it_looks_and_does_not_wait() -> None:

@@ -10,8 +10,8 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import InvalidTopicError, KafkaConfigurationError
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools.harness.until import NewThreads
 
 

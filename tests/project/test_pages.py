@@ -21,10 +21,10 @@ import pytest
 from cyproducer.cli.main import parsers
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
-from tests.network.scripted_broker import ScriptedCluster
-from tests.network.scripted_sasl import Exchange, SaslServer
 from tests.pages import PAGES, ROOT, Block, blocks
 from tests.programs import program_environment
+from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.scripted_sasl import Exchange, SaslServer
 from tests.testing.run_pytest import run_pytest
 from tools.harness.tls import Authority, chain_pem, key_pem
 from tools.harness.token_server import TokenServer

@@ -27,8 +27,8 @@ from cyproducer.config.option_kinds import Refused
 from cyproducer.config.options import OPTIONS, Option
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.testing import MockProducer
-from tests.network.scripted_broker import ScriptedCluster
 from tests.project.typed import correct, mistakes
+from tests.scripted.scripted_broker import ScriptedCluster
 from tools import option_types, stub_docstrings
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,8 +14,8 @@ from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.security.aws import AwsTokens
-from tests.network.scripted_broker import ScriptedCluster
-from tests.network.scripted_sasl import Exchange, SaslServer
+from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.scripted_sasl import Exchange, SaslServer
 from tools.harness.tls import Authority
 
 KEY, SECRET, SESSION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "the-session-token"

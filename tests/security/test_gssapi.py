@@ -14,8 +14,8 @@ from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError, KafkaTimeoutError, SaslAuthenticationFailedError
 from cyproducer.security.sasl import Compute, Conversation, Send
-from tests.network.scripted_broker import ScriptedCluster
-from tests.network.scripted_sasl import Exchange, SaslServer
+from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.scripted_sasl import Exchange, SaslServer
 
 BASE = 2**32 - 1765328384
 NO_LAYER, INTEGRITY = b"\1\0\0\0", b"\2\0\0\0"

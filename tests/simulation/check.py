@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
 from cyproducer.testing.broker.partitions import Entry
-from tests.network.scripted_wire import PRODUCE
+from tests.scripted.scripted_wire import PRODUCE
 from tests.simulation.check_sasl import check_sasl
 from tests.simulation.client import Sent
 from tests.simulation.history import PROBE

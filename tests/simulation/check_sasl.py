@@ -11,7 +11,7 @@ from cyproducer.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from tests.network.scripted_wire import SASL_HANDSHAKE
+from tests.scripted.scripted_wire import SASL_HANDSHAKE
 from tests.simulation.model_sasl import HASTE_MS, Term
 from tests.simulation.world import NS_PER_MS, START_NS
 

@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.network.scripted_sasl import SaslServer
-from tests.network.scripted_wire import (
+from tests.scripted.scripted_sasl import SaslServer
+from tests.scripted.scripted_wire import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     METADATA,

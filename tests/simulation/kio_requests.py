@@ -5,8 +5,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from tests.network.kio_oracle import CORRELATION_ID, make, schema
-from tests.network.scripted_wire import INIT_PRODUCER_ID, PRODUCE
+from tests.scripted.scripted_wire import INIT_PRODUCER_ID, PRODUCE
 from tests.simulation.transaction_wire import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
@@ -15,6 +14,7 @@ from tests.simulation.transaction_wire import (
     FIND_COORDINATOR,
     TXN_OFFSET_COMMIT,
 )
+from tests.wire.kio_oracle import CORRELATION_ID, make, schema
 
 NAMES = {
     PRODUCE: ("produce", "Produce"),

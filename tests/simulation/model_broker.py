@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import Transactions
 from cyproducer.testing.broker.world import NS_PER_MS, World
-from tests.network import scripted_wire as wire_format
-from tests.network.scripted_wire import (
+from tests.scripted import scripted_wire as wire_format
+from tests.scripted.scripted_wire import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     METADATA,

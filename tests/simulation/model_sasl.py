@@ -1,7 +1,7 @@
 """A broker's side of authentication: which requests a connection may carry, and when its session ends.
 
 Owns the sessions of connections, the faults of authentications, and a record of both for the checks. Does not
-own the mechanisms (``tests.network.scripted_sasl``), framing or the order of requests (``model_broker``).
+own the mechanisms (``tests.scripted.scripted_sasl``), framing or the order of requests (``model_broker``).
 
 Like a real broker, it closes a connection unread that carries anything else between the handshake and the end
 of the authentication, or after its session has ended (KIP-368). An ended session can still be renewed. A
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.network import scripted_wire as wire_format
-from tests.network.scripted_sasl import ILLEGAL_STATE, Exchange, RefusedError, SaslServer, SaslState
-from tests.network.scripted_wire import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.scripted import scripted_wire as wire_format
+from tests.scripted.scripted_sasl import ILLEGAL_STATE, Exchange, RefusedError, SaslServer, SaslState
+from tests.scripted.scripted_wire import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.simulation.world import NS_PER_MS, World
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from cyproducer.testing.broker.transactions import (
     Place,
     Transactions,
 )
-from tests.network import scripted_wire as wire_format
+from tests.scripted import scripted_wire as wire_format
 from tests.simulation import transaction_wire as codec
 from tests.simulation.network import PORT
 from tests.simulation.world import START_NS

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from cyproducer.wire.protocol import encode_sasl_authenticate, encode_sasl_handshake
-from tests.network.scripted_sasl import SaslServer
-from tests.network.scripted_wire import API_VERSIONS, PRODUCE, read_header
+from tests.scripted.scripted_sasl import SaslServer
+from tests.scripted.scripted_wire import API_VERSIONS, PRODUCE, read_header
 from tests.simulation.model_sasl import SaslGate, SaslManners, Session
 from tests.simulation.world import NS_PER_MS, START_NS, World
 

@@ -22,8 +22,7 @@ from cyproducer.testing.broker.transactions import (
     Transactions,
     read_committed,
 )
-from tests.network.kio_oracle import make, milliseconds, schema
-from tests.network.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.scripted.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.kio_requests import frame_of, read
 from tests.simulation.model_broker import Broker, Conversation, Manners
 from tests.simulation.model_produce import MESSAGE_TOO_LARGE, NOT_LEADER, UNKNOWN_TOPIC
@@ -45,6 +44,7 @@ from tests.simulation.transaction_wire import (
     VERSIONS,
 )
 from tests.simulation.world import NS_PER_MS, World
+from tests.wire.kio_oracle import make, milliseconds, schema
 from tools.harness.reference_records import Record, batch_of, encode_batch
 
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)

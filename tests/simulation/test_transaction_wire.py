@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from tests.network.kio_oracle import CORRELATION_ID, make, schema
 from tests.simulation import transaction_wire as codec
 from tests.simulation.kio_requests import frame_of, read
 from tests.simulation.transaction_wire import (
@@ -17,6 +16,7 @@ from tests.simulation.transaction_wire import (
     TXN_OFFSET_COMMIT,
     VERSIONS,
 )
+from tests.wire.kio_oracle import CORRELATION_ID, make, schema
 from tools.harness.reference_wire import MalformedError
 
 PLACES = [("t", 0), ("t", 2), ("u", 1)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cyproducer.testing.broker.transactions import TRANSACTION_ABORTABLE, TransactionManners
-from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.scripted.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.history import FAULTS_OF_ALL, Event, options_of
 from tests.simulation.model_broker import Manners
 from tests.simulation.model_produce import REJECTED

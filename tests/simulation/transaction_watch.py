@@ -23,7 +23,7 @@ from cyproducer.testing.broker.transactions import (
     ONGOING,
     Transactions,
 )
-from tests.network.scripted_wire import (
+from tests.scripted.scripted_wire import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     PRODUCE,

@@ -17,8 +17,8 @@ from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.summary import WriteSummary
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
-from tests.network.scripted_broker import ScriptedCluster
-from tests.network.scripted_sasl import SaslServer
+from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.scripted_sasl import SaslServer
 from tests.spark import fake_pyspark as spark
 from tests.spark.fake_pyspark import fake_pyspark, headers_of, schema, source_module
 

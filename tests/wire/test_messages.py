@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from cyproducer.wire import messages
 from cyproducer.wire.schema import NO_UUID, Api, Field, Message, Struct
-from tests.network.kio_oracle import read_request, schema, write
+from tests.wire.kio_oracle import read_request, schema, write
 
 CODES = sorted(code.value for code in ErrorCode)
 # Of each of 400 messages.
