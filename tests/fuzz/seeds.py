@@ -1,4 +1,4 @@
-"""Generates the seeds of a corpus: valid messages of every version, from codecs that are not the package's.
+"""Generates the seeds of a corpus: valid messages of every version.
 
     python -m tests.fuzz.seeds      replaces the seeds in corpus/
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
@@ -23,10 +22,11 @@ from cyproducer.testing.broker.cluster import HANDLERS
 from cyproducer.wire import messages, protocol
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Writer
-from cyproducer.wire.schema import Api, Field, Struct
+from cyproducer.wire.schema import Api
 from tests.fuzz import corpus, fuzz_embedded, fuzz_security
 from tests.fuzz.decoders import DECODERS, place_of
 from tests.fuzz.fuzz_rig import IDS, NAMES
+from tests.wire.filled import filled
 from tests.wire.test_protocol_malformed import CASES
 from tools.harness.reference_records import (
     PartitionResponse,
@@ -99,27 +99,6 @@ def declared() -> Iterator[bytes]:
                 choice = bytes([index + kind * len(ALL), version - api.declared.first])
                 yield choice + writer.finish()
             yield (choice + writer.finish())[:-1]
-
-
-def filled(struct: Struct, version: int, named: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """A value of a structure whose arrays have one element each. ``named``: the values of fields by name, at
-    any depth; of an array, that of its element, or a list."""
-
-    def value(field: Field) -> Any:
-        if version not in field.versions:
-            return field.zero()
-        if isinstance(named.get(field.name), list):
-            return named[field.name]
-        if isinstance(field.kind, Struct):
-            one = filled(field.kind, version, named)
-        elif field.name in named:
-            one = named[field.name]
-        else:
-            texts = {"string": "a", "text": "b", "bytes": b"c", "records": b"d", "uuid": bytes(range(16))}
-            one = texts.get(field.kind, 1)
-        return [one] if field.array else one
-
-    return struct.type(*map(value, struct.fields))
 
 
 def frames() -> Iterator[bytes]:

@@ -1,207 +1,36 @@
 """Decoders with invalid input: truncated frames, wrong sizes, or servers that are not Kafka."""
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.wire import protocol
-from cyproducer.wire.responses import (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
-    ApiVersionsResponse,
-    CreatedTopic,
-    CreateTopicsResponse,
-    DescribeConfigsResponse,
-    DescribedConfigs,
-    DescribeTransactionsResponse,
-    EndTxnResponse,
-    FetchedPartition,
-    FetchResponse,
-    FindCoordinatorResponse,
-    ListedOffset,
-    ListOffsetsResponse,
-    ListTransactionsResponse,
-    TransactionDescription,
-    TransactionListing,
-    TxnOffsetCommitResponse,
-)
-from tests.wire.kio_oracle import (
-    FULL_METADATA,
-    make,
-    milliseconds,
-    schema,
-    write_metadata,
-    write_response,
-)
-from tests.wire.kio_reading import (
-    write_create_topics,
-    write_describe_configs,
-    write_fetch,
-    write_list_offsets,
-)
-from tests.wire.kio_transactions import (
-    write_add_offsets_to_txn,
-    write_add_partitions_to_txn,
-    write_describe_transactions,
-    write_end_txn,
-    write_find_coordinator,
-    write_list_transactions,
-    write_txn_offset_commit,
-)
+from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
+from cyproducer.wire.responses import ApiVersionsResponse
+from cyproducer.wire.schema import Api
+from tests.wire.filled import filled
 
 Decode = Callable[[int, bytes], Any]
 
 
-def api_versions_frame(version: int) -> bytes:
-    module = schema("api_versions", version, "response")
-    tagged: dict[str, Any] = {}
-    if version >= 3:
-        tagged = {
-            "supported_features": (module.SupportedFeatureKey(name="f", min_version=1, max_version=2),),
-            "finalized_features_epoch": 7,
-            "finalized_features": (
-                module.FinalizedFeatureKey(name="f", min_version_level=1, max_version_level=2),
-                module.FinalizedFeatureKey(name="g", min_version_level=1, max_version_level=2),
-            ),
-        }
-    keys = tuple(module.ApiVersion(api_key=key, min_version=0, max_version=9) for key in (0, 3, 18))
-    return write_response(
-        make(
-            module.ApiVersionsResponse,
-            error_code=ErrorCode.none,
-            api_keys=keys,
-            throttle_time=milliseconds(1),
-            **tagged,
-        )
-    )
+def cases_of(api: Api, decode: Decode) -> Iterator[tuple[Decode, int, bytes]]:
+    """A frame of each version that the client uses."""
+    # A response of FindCoordinator must have one coordinator.
+    elements = 1 if api is FIND_COORDINATOR else 2
+    for version in range(api.lowest, api.highest + 1):
+        response = filled(api.response.root, version, elements)
+        yield decode, version, api.encode_response(version, 1, response)[4:]
 
-
-def init_producer_id_frame(version: int) -> bytes:
-    return write_response(
-        schema("init_producer_id", version, "response").InitProducerIdResponse(
-            throttle_time=milliseconds(1), error_code=ErrorCode.none, producer_id=5, producer_epoch=6
-        )
-    )
-
-
-def sasl_handshake_frame(version: int) -> bytes:
-    return write_response(
-        schema("sasl_handshake", version, "response").SaslHandshakeResponse(
-            error_code=ErrorCode.none, mechanisms=("PLAIN", "SCRAM-SHA-256")
-        )
-    )
-
-
-def sasl_authenticate_frame(version: int) -> bytes:
-    return write_response(
-        make(
-            schema("sasl_authenticate", version, "response").SaslAuthenticateResponse,
-            error_code=ErrorCode.none,
-            error_message="text",
-            auth_bytes=b"r=abc,s=W22Z,i=4096",
-            session_lifetime=milliseconds(5),
-        )
-    )
-
-
-COORDINATOR = FindCoordinatorResponse(1, 0, "text", 2, "broker-2", 9093)
-PARTITION_ERRORS = {("orders", 0): 0, ("orders", 1): 55, ("refunds", 0): 0}
-DESCRIBED = DescribeTransactionsResponse(
-    1,
-    [
-        TransactionDescription(0, "tx", "Ongoing", 60_000, 5, 6, 7, {"orders": [0, 1], "refunds": [2]}),
-        TransactionDescription(105, "other", "", 0, 0, -1, -1, {}),
-    ],
-)
-LISTED = ListTransactionsResponse(
-    1, 0, ["Idle", "Busy"], [TransactionListing("tx", 6, "Empty"), TransactionListing("ty", 7, "Ongoing")]
-)
-FETCHED = FetchResponse(
-    1,
-    0,
-    [
-        FetchedPartition("orders", 0, 0, 9, 8, 7, b"records"),
-        FetchedPartition("orders", 1, 6, -1, -1, -1, b""),
-        FetchedPartition("refunds", 0, 0, 9, 8, 7, b""),
-    ],
-)
-OFFSETS = ListOffsetsResponse(
-    1, [ListedOffset("orders", 0, 0, -1, 9, 5), ListedOffset("refunds", 0, 78, -1, -1, -1)]
-)
-CREATED = CreateTopicsResponse(
-    1,
-    [CreatedTopic(name, bytes(range(16)), code, "text") for name, code in (("a", 0), ("b", 36), ("c", 0))],
-)
-CONFIGS = DescribeConfigsResponse(
-    1, [DescribedConfigs(0, "text", 2, "orders", {"a": "1", "b": None, "c": "3"})] * 2
-)
 
 CASES: list[tuple[Decode, int, bytes]] = [
-    *((protocol.decode_api_versions, version, api_versions_frame(version)) for version in range(5)),
-    *(
-        (protocol.decode_metadata, version, write_metadata(version, FULL_METADATA))
-        for version in range(1, 14)
-    ),
-    *((protocol.decode_listing, version, write_metadata(version, FULL_METADATA)) for version in range(1, 14)),
-    *((protocol.decode_init_producer_id, version, init_producer_id_frame(version)) for version in range(6)),
-    (protocol.decode_sasl_handshake, 1, sasl_handshake_frame(1)),
-    *((protocol.decode_sasl_authenticate, version, sasl_authenticate_frame(version)) for version in range(3)),
-    *(
-        (protocol.decode_find_coordinator, version, write_find_coordinator(version, COORDINATOR))
-        for version in range(1, 7)
-    ),
-    *(
-        (
-            protocol.decode_add_partitions_to_txn,
-            version,
-            write_add_partitions_to_txn(version, AddPartitionsToTxnResponse(1, PARTITION_ERRORS)),
-        )
-        for version in range(4)
-    ),
-    *(
-        (
-            protocol.decode_add_offsets_to_txn,
-            version,
-            write_add_offsets_to_txn(version, AddOffsetsToTxnResponse(1, 0)),
-        )
-        for version in range(5)
-    ),
-    *(
-        (protocol.decode_end_txn, version, write_end_txn(version, EndTxnResponse(1, 0, 6, 7)))
-        for version in range(6)
-    ),
-    *(
-        (
-            protocol.decode_txn_offset_commit,
-            version,
-            write_txn_offset_commit(version, TxnOffsetCommitResponse(1, PARTITION_ERRORS)),
-        )
-        for version in range(6)
-    ),
-    (protocol.decode_describe_transactions, 0, write_describe_transactions(0, DESCRIBED)),
-    *(
-        (protocol.decode_list_transactions, version, write_list_transactions(version, LISTED))
-        for version in range(3)
-    ),
-    *((protocol.decode_fetch, version, write_fetch(version, FETCHED)) for version in range(4, 13)),
-    *(
-        (protocol.decode_list_offsets, version, write_list_offsets(version, OFFSETS))
-        for version in range(1, 8)
-    ),
-    *(
-        (protocol.decode_create_topics, version, write_create_topics(version, CREATED))
-        for version in range(2, 8)
-    ),
-    *(
-        (protocol.decode_describe_configs, version, write_describe_configs(version, CONFIGS))
-        for version in range(1, 5)
-    ),
+    case
+    for api, decode in [*protocol.DECODERS.items(), (METADATA, protocol.decode_listing)]
+    for case in cases_of(api, decode)
 ]
 every_message = pytest.mark.parametrize(
     ("decode", "version", "frame"),

@@ -1,16 +1,14 @@
-"""The requests and responses of transactions against golden bytes and against kio, in every version."""
+"""The requests of transactions, and their decoded responses, against golden bytes."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from cyproducer.wire import messages as apis
 from cyproducer.wire import protocol
+from cyproducer.wire.messages import FIND_COORDINATOR
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -22,183 +20,8 @@ from cyproducer.wire.responses import (
     TransactionListing,
     TxnOffsetCommitResponse,
 )
-from cyproducer.wire.schema import Api
-from tests.wire.kio_oracle import (
-    durations_ms,
-    error_codes,
-    hosts,
-    int16s,
-    int32s,
-    int64s,
-    node_ids,
-    ports,
-    read_request,
-    schema,
-    shown_texts,
-    texts,
-)
-from tests.wire.kio_transactions import (
-    write_add_offsets_to_txn,
-    write_add_partitions_to_txn,
-    write_describe_transactions,
-    write_end_txn,
-    write_find_coordinator,
-    write_list_transactions,
-    write_txn_offset_commit,
-)
-
-partition_lists = st.dictionaries(texts, st.lists(int32s, max_size=4), max_size=3)
-partition_errors = st.dictionaries(st.tuples(texts, int32s), error_codes, max_size=6)
-identities = st.tuples(texts, int64s, int16s)
-
-
-def every_version(api: Api) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("version", range(api.lowest, api.highest + 1))
-
-
-def read(api: Api, name: str, version: int, correlation_id: int, frame: bytes) -> Any:
-    """The body of a request as kio reads it, after a check of its header."""
-    header, body = read_request(frame, getattr(schema(name, version, "request"), f"{api.name}Request"))
-    assert (header.request_api_key, header.request_api_version) == (api.key, version)
-    assert (header.correlation_id, header.client_id) == (correlation_id, "me")
-    return body
-
 
 # Requests
-
-
-@every_version(apis.FIND_COORDINATOR)
-@given(correlation_id=int32s, key_type=st.integers(0, 2), key=texts)
-def test_find_coordinator_request_reads_back(
-    version: int, correlation_id: int, key_type: int, key: str
-) -> None:
-    frame = protocol.encode_find_coordinator(version, correlation_id, "me", key_type, key)
-    body = read(apis.FIND_COORDINATOR, "find_coordinator", version, correlation_id, frame)
-    assert body.key_type == key_type
-    assert (body.coordinator_keys if version >= 4 else (body.key,)) == (key,)
-
-
-@every_version(apis.ADD_PARTITIONS_TO_TXN)
-@given(correlation_id=int32s, identity=identities, partitions=partition_lists)
-def test_add_partitions_to_txn_request_reads_back(
-    version: int,
-    correlation_id: int,
-    identity: tuple[str, int, int],
-    partitions: dict[str, list[int]],
-) -> None:
-    frame = protocol.encode_add_partitions_to_txn(version, correlation_id, "me", *identity, partitions)
-    body = read(apis.ADD_PARTITIONS_TO_TXN, "add_partitions_to_txn", version, correlation_id, frame)
-    assert body.v3_and_below_transactional_id == identity[0]
-    assert (body.v3_and_below_producer_id, body.v3_and_below_producer_epoch) == identity[1:]
-    assert {topic.name: list(topic.partitions) for topic in body.v3_and_below_topics} == partitions
-
-
-@every_version(apis.ADD_OFFSETS_TO_TXN)
-@given(correlation_id=int32s, identity=identities, group_id=texts)
-def test_add_offsets_to_txn_request_reads_back(
-    version: int, correlation_id: int, identity: tuple[str, int, int], group_id: str
-) -> None:
-    frame = protocol.encode_add_offsets_to_txn(version, correlation_id, "me", *identity, group_id)
-    body = read(apis.ADD_OFFSETS_TO_TXN, "add_offsets_to_txn", version, correlation_id, frame)
-    assert (body.transactional_id, body.producer_id, body.producer_epoch) == identity
-    assert body.group_id == group_id
-
-
-@every_version(apis.TXN_OFFSET_COMMIT)
-@given(
-    correlation_id=int32s,
-    identity=identities,
-    group=st.builds(
-        ConsumerGroupMetadata,
-        group_id=texts,
-        generation_id=int32s,
-        member_id=texts,
-        group_instance_id=st.none() | texts,
-    ),
-    offsets=st.dictionaries(
-        st.builds(TopicPartition, topic=texts, partition=int32s),
-        st.builds(
-            OffsetAndMetadata, offset=int64s, metadata=st.none() | texts, leader_epoch=st.none() | int32s
-        ),
-        max_size=6,
-    ),
-)
-def test_txn_offset_commit_request_reads_back(
-    version: int,
-    correlation_id: int,
-    identity: tuple[str, int, int],
-    group: ConsumerGroupMetadata,
-    offsets: dict[TopicPartition, OffsetAndMetadata],
-) -> None:
-    if version < 3:
-        group = ConsumerGroupMetadata(group.group_id)
-    frame = protocol.encode_txn_offset_commit(version, correlation_id, "me", *identity, group, offsets)
-    body = read(apis.TXN_OFFSET_COMMIT, "txn_offset_commit", version, correlation_id, frame)
-    assert (body.transactional_id, body.producer_id, body.producer_epoch) == identity
-    assert body.group_id == group.group_id
-    if version >= 3:
-        assert (body.generation_id, body.member_id, body.group_instance_id) == group[1:]
-    assert len(body.topics) == len({topic for topic, _ in offsets})
-    unknown = -1 if version >= 2 else None
-    assert {
-        (topic.name, each.partition_index): (
-            each.committed_offset,
-            each.committed_metadata,
-            getattr(each, "committed_leader_epoch", None),
-        )
-        for topic in body.topics
-        for each in topic.partitions
-    } == {
-        place: (offset, metadata, unknown if version < 2 or epoch is None else epoch)
-        for place, (offset, metadata, epoch) in offsets.items()
-    }
-
-
-@every_version(apis.END_TXN)
-@given(correlation_id=int32s, identity=identities, committed=st.booleans())
-def test_end_txn_request_reads_back(
-    version: int, correlation_id: int, identity: tuple[str, int, int], committed: bool
-) -> None:
-    frame = protocol.encode_end_txn(version, correlation_id, "me", *identity, committed)
-    body = read(apis.END_TXN, "end_txn", version, correlation_id, frame)
-    assert (body.transactional_id, body.producer_id, body.producer_epoch) == identity
-    assert body.committed is committed
-
-
-@given(correlation_id=int32s, transactional_ids=st.lists(texts, max_size=200))
-def test_describe_transactions_request_reads_back(correlation_id: int, transactional_ids: list[str]) -> None:
-    frame = protocol.encode_describe_transactions(0, correlation_id, "me", transactional_ids)
-    body = read(apis.DESCRIBE_TRANSACTIONS, "describe_transactions", 0, correlation_id, frame)
-    assert list(body.transactional_ids) == transactional_ids
-
-
-@every_version(apis.LIST_TRANSACTIONS)
-@given(
-    correlation_id=int32s,
-    states=st.lists(texts, max_size=4),
-    producer_ids=st.lists(int64s, max_size=4),
-    duration_ms=int64s,
-    pattern=st.none() | texts,
-)
-def test_list_transactions_request_reads_back(
-    version: int,
-    correlation_id: int,
-    states: list[str],
-    producer_ids: list[int],
-    duration_ms: int,
-    pattern: str | None,
-) -> None:
-    duration_ms = duration_ms if version >= 1 else -1
-    pattern = pattern if version >= 2 else None
-    frame = protocol.encode_list_transactions(
-        version, correlation_id, "me", states, producer_ids, duration_ms, pattern
-    )
-    body = read(apis.LIST_TRANSACTIONS, "list_transactions", version, correlation_id, frame)
-    assert (list(body.state_filters), list(body.producer_id_filters)) == (states, producer_ids)
-    if version >= 1:
-        assert body.duration_filter == duration_ms
-    if version >= 2:
-        assert body.transactional_id_pattern == pattern
 
 
 MEMBER = ConsumerGroupMetadata("g", 9, "a")
@@ -215,6 +38,10 @@ OFFSETS = {TopicPartition("t", 3): OffsetAndMetadata(5, "m", 6)}
         (
             protocol.encode_find_coordinator(3, 7, "c", 1, "tx"),
             "00000011 000a 0003 00000007 0001 63 00  03 7478  01  00",
+        ),
+        (
+            protocol.encode_find_coordinator(4, 7, "c", 1, "tx"),
+            "00000012 000a 0004 00000007 0001 63 00  01  02 03 7478  00",
         ),
         (
             protocol.encode_find_coordinator(6, 7, "c", 0, "g"),
@@ -255,6 +82,25 @@ OFFSETS = {TopicPartition("t", 3): OffsetAndMetadata(5, "m", 6)}
             "0000003a 001c 0005 00000007 0001 63 00  03 7478 02 67 00000000000003e8 0002 00000009 02 61 00"
             "02 02 74 02  00000003 0000000000000005 ffffffff 01 00  00 00",
         ),
+        # Each topic once.
+        (
+            protocol.encode_txn_offset_commit(
+                3,
+                7,
+                "c",
+                "tx",
+                1000,
+                2,
+                MEMBER._replace(group_instance_id="i"),
+                {
+                    TopicPartition(topic, partition): OffsetAndMetadata(5, "m")
+                    for topic, partition in (("t", 3), ("u", 3), ("t", 4))
+                },
+            ),
+            "00000066 001c 0003 00000007 0001 63 00  03 7478 02 67 00000000000003e8 0002 00000009 02 61 02 69"
+            "03 02 74 03 00000003 0000000000000005 ffffffff 02 6d 00 00000004 0000000000000005 ffffffff 02 6d"
+            "00 00 02 75 02 00000003 0000000000000005 ffffffff 02 6d 00 00 00",
+        ),
         (
             protocol.encode_end_txn(1, 7, "c", "tx", 1000, 2, True),
             "0000001a 001a 0001 00000007 0001 63  0002 7478 00000000000003e8 0002 01",
@@ -270,6 +116,10 @@ OFFSETS = {TopicPartition("t", 3): OffsetAndMetadata(5, "m", 6)}
         (
             protocol.encode_list_transactions(0, 7, "c", ["Ongoing"], [1000]),
             "0000001f 0042 0000 00000007 0001 63 00  02 08 4f6e676f696e67  02 00000000000003e8  00",
+        ),
+        (
+            protocol.encode_list_transactions(1, 7, "c", duration_ms=5),
+            "00000017 0042 0001 00000007 0001 63 00  01 01 0000000000000005 00",
         ),
         (
             protocol.encode_list_transactions(2, 7, "c"),
@@ -323,128 +173,15 @@ def test_versions_for_brokers_are_rejected() -> None:
 # Responses
 
 
-@every_version(apis.FIND_COORDINATOR)
-@given(
-    response=st.builds(
-        FindCoordinatorResponse,
-        throttle_time_ms=durations_ms,
-        error_code=error_codes,
-        error_message=st.none() | shown_texts,
-        node_id=node_ids,
-        host=hosts,
-        port=ports,
-    )
-    | st.builds(
-        FindCoordinatorResponse,
-        throttle_time_ms=durations_ms,
-        error_code=error_codes.filter(bool),
-        error_message=st.none() | shown_texts,
-        node_id=int32s,
-        host=shown_texts,
-        port=int32s,
-    )
-)
-def test_find_coordinator_response_of_another_codec_is_read(
-    version: int, response: FindCoordinatorResponse
-) -> None:
-    assert protocol.decode_find_coordinator(version, write_find_coordinator(version, response)) == response
-
-
 @pytest.mark.parametrize("version", [4, 5, 6])
 @pytest.mark.parametrize("coordinators", [0, 2])
 def test_a_response_must_have_one_coordinator(version: int, coordinators: int) -> None:
-    frame = write_find_coordinator(version, FindCoordinatorResponse(0, 0, None, 1, "h", 9092), coordinators)
+    message = FIND_COORDINATOR.response
+    response = message(coordinators=[message.Coordinator("tx", 1, "h", 9092, 0, None)] * coordinators)
+    frame = FIND_COORDINATOR.encode_response(version, 7, response)[4:]
     problem = rf"FindCoordinator v{version} response: coordinators has {coordinators} elements, but must have"
     with pytest.raises(KafkaProtocolError, match=f"{problem} one"):
         protocol.decode_find_coordinator(version, frame)
-
-
-@every_version(apis.ADD_PARTITIONS_TO_TXN)
-@given(response=st.builds(AddPartitionsToTxnResponse, durations_ms, partition_errors))
-def test_add_partitions_to_txn_response_of_another_codec_is_read(
-    version: int, response: AddPartitionsToTxnResponse
-) -> None:
-    decoded = protocol.decode_add_partitions_to_txn(version, write_add_partitions_to_txn(version, response))
-    assert type(decoded) is AddPartitionsToTxnResponse
-    assert decoded == response
-
-
-@every_version(apis.TXN_OFFSET_COMMIT)
-@given(response=st.builds(TxnOffsetCommitResponse, durations_ms, partition_errors))
-def test_txn_offset_commit_response_of_another_codec_is_read(
-    version: int, response: TxnOffsetCommitResponse
-) -> None:
-    decoded = protocol.decode_txn_offset_commit(version, write_txn_offset_commit(version, response))
-    assert type(decoded) is TxnOffsetCommitResponse
-    assert decoded == response
-
-
-@every_version(apis.ADD_OFFSETS_TO_TXN)
-@given(response=st.builds(AddOffsetsToTxnResponse, durations_ms, error_codes))
-def test_add_offsets_to_txn_response_of_another_codec_is_read(
-    version: int, response: AddOffsetsToTxnResponse
-) -> None:
-    decoded = protocol.decode_add_offsets_to_txn(version, write_add_offsets_to_txn(version, response))
-    assert decoded == response
-
-
-@every_version(apis.END_TXN)
-@given(
-    response=st.builds(EndTxnResponse, durations_ms, error_codes, int64s, st.integers(0, 2**15 - 1))
-    | st.builds(EndTxnResponse, durations_ms, error_codes.filter(bool), int64s, int16s)
-)
-def test_end_txn_response_of_another_codec_is_read(version: int, response: EndTxnResponse) -> None:
-    decoded = protocol.decode_end_txn(version, write_end_txn(version, response))
-    assert decoded == (response if version >= 5 else (*response[:2], -1, -1))
-
-
-@given(
-    response=st.builds(
-        DescribeTransactionsResponse,
-        durations_ms,
-        st.lists(
-            st.builds(
-                TransactionDescription,
-                error_code=error_codes,
-                transactional_id=texts,
-                state=shown_texts,
-                timeout_ms=durations_ms,
-                start_time_ms=st.integers(0, 10**13),
-                producer_id=int64s,
-                producer_epoch=int16s,
-                partitions=partition_lists,
-            ),
-            max_size=3,
-        ),
-    )
-)
-def test_describe_transactions_response_of_another_codec_is_read(
-    response: DescribeTransactionsResponse,
-) -> None:
-    decoded = protocol.decode_describe_transactions(0, write_describe_transactions(0, response))
-    assert decoded == response
-    assert all(type(each) is TransactionDescription for each in decoded.transactions)
-
-
-@every_version(apis.LIST_TRANSACTIONS)
-@given(
-    response=st.builds(
-        ListTransactionsResponse,
-        durations_ms,
-        error_codes,
-        st.lists(shown_texts, max_size=3),
-        st.lists(
-            st.builds(TransactionListing, transactional_id=texts, producer_id=int64s, state=shown_texts),
-            max_size=4,
-        ),
-    )
-)
-def test_list_transactions_response_of_another_codec_is_read(
-    version: int, response: ListTransactionsResponse
-) -> None:
-    decoded = protocol.decode_list_transactions(version, write_list_transactions(version, response))
-    assert decoded == response
-    assert all(type(each) is TransactionListing for each in decoded.transactions)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +262,9 @@ def test_list_transactions_response_of_another_codec_is_read(
 def test_response_bytes_match_the_protocol_guide(
     decode: Callable[[int, bytes], Any], version: int, frame: str, response: Any
 ) -> None:
-    assert decode(version, bytes.fromhex(frame)) == response
+    found = decode(version, bytes.fromhex(frame))
+    # Equal tuples may be of different types.
+    assert (found, repr(found)) == (response, repr(response))
 
 
 # Response -> its fields before a list, the smallest element of that list, and the fields after it.
