@@ -109,6 +109,40 @@ def test_what_cannot_be_read_is_named(version: int, data: str, problem: str) -> 
         read(bytes.fromhex(data), version)
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "flexible"),
+    [
+        ("boolean", 1, 1),
+        ("int16", 2, 2),
+        ("uuid", 16, 16),
+        ("string", 2, 1),
+        ("text nullable 0+", 2, 1),
+        ("bytes", 4, 1),
+        ("records", 4, 1),
+        ("[int64]", 4, 1),
+        ("[Inner]", 4, 1),
+        ("Inner", 8, 9),
+        ("Inner nullable 0+", 1, 1),
+        ("int8 1+ tag 0 1+", 0, 0),
+    ],
+)
+def test_the_smallest_elements_are_read_and_more_than_fit_are_refused(
+    kind: str, old: int, flexible: int
+) -> None:
+    """Each kind has its least size, in bytes. With tagged fields, an element has one byte more."""
+    inner = "\n        y int64" if "Inner" in kind else ""
+    thing = Message("Thing", 1, f"parts [Part]\n    x int8\n    z {kind}{inner}", True)
+    value = thing([thing.Part(0, thing.structs["Part"].fields[1].zero())] * 3)
+    for version, count, least in ((0, 4, 1 + old), (1, 1, 2 + flexible)):
+        writer = Writer("Thing", version == 1, False)
+        thing.write(writer, version, value)
+        data = writer.finish()
+        assert len(data) == count + 3 * least + version
+        assert thing.read(Reader(data, "Thing", version == 1), version) == value
+        with pytest.raises(KafkaProtocolError, match=f"parts claims 3 elements of at least {least} bytes"):
+            thing.read(Reader(data[: count + 3 * least - 1], "Thing", version == 1), version)
+
+
 def test_a_structure_that_a_message_lacks_is_named() -> None:
     with pytest.raises(AttributeError, match="Thing has no structure 'Party', only Thing, Part,"):
         message().Party  # noqa: B018
