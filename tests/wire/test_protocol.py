@@ -162,7 +162,7 @@ def test_errors_name_strings_that_cannot_be_encoded() -> None:
                     [BrokerInfo(2, "h", 9092, "r")],
                     "c",
                     4,
-                    [TopicInfo(0, "t", bytes(range(16)), False, [partition], 0xDF8)],
+                    [TopicInfo(0, "t", bytes(range(16)), False, [partition], 0xDF8)],  # type: ignore[list-item]
                     70,
                 ),
             )
