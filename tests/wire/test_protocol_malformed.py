@@ -191,6 +191,12 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
         ),
         (
             protocol.decode_find_coordinator,
+            1,
+            "00000000 00000000 0000 ffff 00000001 0000 00002384",
+            "coordinator is invalid: '':9092 of node 1 is not an address",
+        ),
+        (
+            protocol.decode_find_coordinator,
             4,
             "00000000 00 00000000 02 0274 00000001 0268 00010000 0000 00 00 00",
             "coordinator is invalid: 'h':65536 of node 1 is not an address",

@@ -194,8 +194,8 @@ def test_a_response_must_have_one_coordinator(version: int, coordinators: int) -
         (
             protocol.decode_find_coordinator,
             1,
-            "00000007 00000001 0000 ffff 00000002 0001 68 00002384",
-            FindCoordinatorResponse(1, 0, None, 2, "h", 9092),
+            "00000007 00000001 0000 ffff 00000000 0001 68 00002384",
+            FindCoordinatorResponse(1, 0, None, 0, "h", 9092),
         ),
         (
             protocol.decode_find_coordinator,
