@@ -185,6 +185,12 @@ def test_errors_name_strings_that_cannot_be_encoded() -> None:
             "00000007 00000001 0000 00000000000003e8 0002",
             InitProducerIdResponse(1, 0, 1000, 2),
         ),
+        (
+            protocol.decode_init_producer_id,
+            0,
+            "00000007 00000001 0033 ffffffffffffffff ffff",
+            InitProducerIdResponse(1, 51, -1, -1),
+        ),
         # Unknown tagged fields. In the header: one with tag 9; in the body: tag 300, two bytes of varint.
         (
             protocol.decode_init_producer_id,

@@ -247,6 +247,12 @@ def test_a_response_must_have_one_coordinator(version: int, coordinators: int) -
             EndTxnResponse(1, 0, 1000, 3),
         ),
         (
+            protocol.decode_end_txn,
+            5,
+            "00000007 00 00000001 005a 00000000000003e8 ffff 00",
+            EndTxnResponse(1, 90, 1000, -1),
+        ),
+        (
             protocol.decode_describe_transactions,
             0,
             "00000007 00 00000001 02 0000 03 7478 06 456d707479 0000ea60 ffffffffffffffff"
