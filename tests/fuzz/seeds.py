@@ -190,7 +190,7 @@ KNOWN = {
 def step(api: Api, version: int, **named: Any) -> bytes:
     """A request to the embedded broker, as ``fuzz_embedded`` reads it."""
     writer = Writer("seed", version >= api.flexible, False)
-    api.request.write(writer, version, filled(api.request.root, version, {**KNOWN, **named}))
+    api.request.write(writer, version, filled(api.request.root, version, named={**KNOWN, **named}))
     return framed(api.key, version - VERSIONS[api.key][0], writer.finish())
 
 

@@ -12,8 +12,8 @@ from cyproducer.control.metadata import MetadataChange
 from cyproducer.net import connector
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import METADATA
-from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, ScriptedCluster
+from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.scripted_broker import PRODUCE, ScriptedCluster
 from tools.harness.until import until
 
 
