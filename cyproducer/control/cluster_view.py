@@ -103,7 +103,8 @@ class TopicViews(Mapping[str, TopicView]):
         return TopicViews(merged)
 
     def __getitem__(self, name: str) -> TopicView:
-        if (topic := self.get(name)) is None:
+        topic: TopicView | None = self.get(name)
+        if topic is None:
             raise KeyError(name)
         return topic
 

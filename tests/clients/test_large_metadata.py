@@ -84,8 +84,10 @@ def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.M
     """Each slice ends after one topic, and the test's broker answers Produce requests in between."""
     monkeypatch.setattr(network_client, "AT_ONCE", 1)
     monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
-    topics = {f"t{number}": 2 for number in range(50)}
-    with ScriptedCluster(2, **topics) as cluster, producing(cluster) as producer:
+    topics = [f"t{number}" for number in range(50)]
+    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
+        for name in topics:
+            cluster.create_topic(name, 2)
         for name in topics:
             producer.send(name, b"1", partition=0).get(WAIT_S)
         client = producer._runtime.client
