@@ -736,6 +736,20 @@ def test_each_transaction_has_its_own_time(bench: Bench) -> None:
     assert bench.state.name == COMPLETE_ABORT
 
 
+def test_an_end_by_an_older_identity_says_nothing_about_the_state_of_a_busy_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    monkeypatch.setattr(bench.world, "chance", lambda probability: probability > 0)
+    producer_id, epoch = bench.started()
+    bench.add((producer_id, epoch), T0)
+    assert bench.end((producer_id, epoch), COMMIT)[0] == NO_ERROR
+    # The markers are not written yet.
+    assert bench.end((producer_id, epoch), not COMMIT) == WRONG_STATE
+    assert bench.end((producer_id, epoch - 1), not COMMIT) == BUSY
+    assert bench.end((producer_id + 1, epoch), not COMMIT) == BUSY
+
+
 def test_a_timeout_waits_for_a_change_that_is_being_written() -> None:
     bench = Bench(log_ms=50)
     bench.manners.check_ms = 0.0

@@ -507,6 +507,9 @@ class Transactions:
     ) -> State | int:
         """EndTxn from version 5 on: a repeated request has the epoch before the bump."""
         if txn.busy:
+            if (state.producer_id, state.epoch) not in ((producer_id, epoch), (producer_id, epoch + 1)):
+                # Kafka compares the identity only while no write to its log is pending.
+                return CONCURRENT_TRANSACTIONS
             return self._busy_code(state, commits)
         is_complete = state.name in (COMPLETE_COMMIT, COMPLETE_ABORT)
         overflowed = (producer_id, epoch, state.epoch) == (state.previous_id, EXHAUSTED, 0)
