@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as untyped_admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -196,7 +196,12 @@ class KafkaCluster:
         topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
         admin = self._admin()
         created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
-        created[name].result()
+        try:
+            created[name].result()
+        except KafkaException as error:
+            # librdkafka repeats a request whose response was lost.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
         # Its types lack OffsetSpec.
         specs: Any = untyped_admin
         latest = specs.OffsetSpec.latest()
