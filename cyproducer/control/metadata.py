@@ -378,8 +378,9 @@ class ClusterMetadata:
         elif not self._again:
             self._again_attempts = 0
         self._view = None
-        self._in_flight = None
         yield change
+        # Not earlier: the response to the next request would be processed before the last part of this one.
+        self._in_flight = None
 
     def update_leader(
         self,

@@ -327,6 +327,7 @@ def test_a_response_can_be_processed_in_parts() -> None:
     assert metadata.update_leader("a", 0, 3, 7)
     last = next(parts)
     assert (last.topics_changed, last.brokers_added) == (["c", "d"], set())
+    assert metadata.next_update_ms(11) == math.inf
     assert next(parts, None) is None
     assert metadata.view().topics() == {"a", "b", "c", "d"}
     assert metadata.leader("a", 0) == 3

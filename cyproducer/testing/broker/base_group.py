@@ -3,6 +3,7 @@
 Does not own members and assignments: ``groups`` has the classic protocol, ``modern_groups`` that of KIP-848.
 """
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 from cyproducer.testing.broker.group_offsets import Group
@@ -14,7 +15,7 @@ CONSUMER: Final = "consumer"
 """The protocol type of groups whose members subscribe to topics."""
 
 
-class BaseGroup:
+class BaseGroup(ABC):
     """A group; see the module's docstring."""
 
     #: "classic" or "consumer", as in ListGroups (KIP-848).
@@ -59,19 +60,19 @@ class BaseGroup:
             if self._world.now_ns - since_ns >= kept_ms * NS_PER_MS:
                 log.forget(place)
 
+    @abstractmethod
     def commit_refusal(self, generation: int, member_id: str, instance: str | None) -> int:
         """Returns the error code for a commit. While a group has members, only its members can commit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resign(self) -> bool:
         """Handles a coordinator that has lost its role. Restores the state in its log; returns False if there
         is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loaded(self) -> None:
         """Restarts the members' sessions after a new coordinator has loaded the group."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Removes all members and invalidates all timers."""
-        raise NotImplementedError
