@@ -4,7 +4,7 @@ Owns authorization, the differences between versions, and the responses. Does no
 requests (``groups``), the offsets (``group_offsets``) or TxnOffsetCommit (``transaction_requests``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -183,19 +183,9 @@ def offset_commit(call: Call) -> Any:
                 )
 
     def told(code: int) -> None:
-        topics = [
-            response.OffsetCommitResponseTopic(
-                topic.name,
-                [
-                    response.OffsetCommitResponsePartition(
-                        each.partition_index, codes[topic.name, each.partition_index] or code
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        call.answer(response(0, topics))
+        final = {place: known or code for place, known in codes.items()}
+        topic, partition = response.OffsetCommitResponseTopic, response.OffsetCommitResponsePartition
+        call.answer(response(0, per_partition(request, topic, partition, final)))
 
     if not offsets:
         told(ErrorCode.NO_ERROR)
@@ -216,6 +206,25 @@ def offset_commit(call: Call) -> Any:
 def _group_only(call: Call, name: str) -> int:
     allowed = call.allowed("READ", "group", name)
     return ErrorCode.NO_ERROR if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def per_partition(
+    request: Any,
+    topic: Callable[[str, list[Any]], Any],
+    partition: Callable[[int, int], Any],
+    codes: Mapping[Place, int],
+) -> list[Any]:
+    """Returns the topics of a response about offsets: the error code of each partition of the request.
+
+    ``topic`` and ``partition`` make the elements of the response.
+    """
+    return [
+        topic(
+            each.name,
+            [partition(p.partition_index, codes[each.name, p.partition_index]) for p in each.partitions],
+        )
+        for each in request.topics
+    ]
 
 
 def _place_refusal(call: Call, place: Place) -> int:
@@ -304,18 +313,8 @@ def offset_delete(call: Call) -> Any:
 
     def told(code: int, found: Mapping[Place, int]) -> None:
         codes.update(found)
-        topics = [
-            response.OffsetDeleteResponseTopic(
-                topic.name,
-                [
-                    response.OffsetDeleteResponsePartition(
-                        each.partition_index, codes[topic.name, each.partition_index]
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topic, partition = response.OffsetDeleteResponseTopic, response.OffsetDeleteResponsePartition
+        topics = per_partition(request, topic, partition, codes)
         call.answer(response(code, 0, [] if code else topics))
 
     accepted = [place for place, code in codes.items() if not code]

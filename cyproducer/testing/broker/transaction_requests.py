@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
+from cyproducer.testing.broker.group_requests import per_partition
 from cyproducer.testing.broker.homes import ID
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import ONGOING, Place, State
@@ -182,19 +183,8 @@ def txn_offset_commit(call: Call) -> Any:
 
     def told(code: int) -> None:
         final = {place: known or _sayable(call, code) for place, known in codes.items()}
-        topics = [
-            response.TxnOffsetCommitResponseTopic(
-                topic.name,
-                [
-                    response.TxnOffsetCommitResponsePartition(
-                        each.partition_index, final[topic.name, each.partition_index]
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        call.answer(response(0, topics))
+        topic, partition = response.TxnOffsetCommitResponseTopic, response.TxnOffsetCommitResponsePartition
+        call.answer(response(0, per_partition(request, topic, partition, final)))
 
     allowed = {place: offset for place, offset in offsets.items() if not codes[place]}
     if not call.allowed("WRITE", "transactional_id", request.transactional_id):
