@@ -1,8 +1,9 @@
 """Runs tox with every Python of this machine, and ends with a table of what ran and what was skipped.
 
 tox looks for interpreters on PATH; this script also passes it those of pyenv. Without arguments it runs the
-environments of ``make test``, with the argument ``all`` those of ``make test-all`` (tox's ``env_list``), two
-at a time, in order. Any other arguments are passed to tox.
+environments of ``make test``, with the argument ``all`` those of ``make test-all``, two at a time, in order:
+tox's ``env_list`` without the quick tests on the Python on which ``make test`` runs them. Any other arguments
+are passed to tox.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REPORTS = ROOT / ".tox" / "reports"
 TEST = ("unit", "types", "package", "lint")
 # The Python that runs the slow unit tests, too.
 ALL_TESTS = "py312"
+# The quick tests on this Python, which are those of `make test`, too.
+OWN = f"py3{sys.version_info.minor}"
 # What `make test` leaves out besides whole environments, by the counts in deselected.json.
 LEFT_OUT = {"slow": "slow tests", "kafka": "tests against a real Kafka, other than the smoke tests"}
 
@@ -125,6 +128,8 @@ def not_run(deselected: dict[str, int]) -> list[str]:
     lines += [f"  {count} {LEFT_OUT[kind]}" for kind, count in sorted(deselected.items())]
     for name in settings["tox"]["env_list"].split(", "):
         section = f"testenv:{name}"
+        if name == OWN != ALL_TESTS:
+            continue
         known = section in settings
         if known:
             what = settings[section]["description"]
@@ -160,7 +165,7 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         status = tox("run-parallel", [*parallel, "-e", ",".join(TEST), "--installpkg", built_wheel()])
     elif arguments == ["all"]:
-        status = tox("run-parallel", parallel)
+        status = tox("run-parallel", [*parallel, *([f"--skip-env={OWN}$"] if OWN != ALL_TESTS else [])])
     else:
         status = tox("run", ["--result-json", str(result), *arguments])
     if result.exists():

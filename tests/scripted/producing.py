@@ -13,6 +13,7 @@ from typing import Any
 from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
 from tests.scripted.scripted_broker import TIMEOUT_S, ScriptedCluster
+from tools.harness.until import until
 
 WAIT_S = TIMEOUT_S
 """How long a test waits for something that should happen at once."""
@@ -48,12 +49,18 @@ def producing(cluster: ScriptedCluster | None = None, **given: Any) -> Iterator[
 
 def await_end_of_threads(before: set[threading.Thread]) -> None:
     """Waits for the end of the producers' threads that are not in ``before``; fails if one goes on."""
-    for thread in threading.enumerate():
+
+    def left() -> list[threading.Thread]:
         # A look-up cannot be interrupted: its thread ends when the look-up does.
         # The thread for users' code belongs to the process, and may be busy.
-        if thread not in before and thread.name.startswith("cyproducer") and thread.name != NAME:
-            thread.join(WAIT_S)
-            assert not thread.is_alive(), f"{thread.name} is left behind"
+        return [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and thread.name.startswith("cyproducer") and thread.name != NAME
+        ]
+
+    # Not by join(): a sender that ends may be about to start a thread, and one that starts cannot be joined.
+    until(lambda: not left(), lambda: f"the end of {left()}")
 
 
 class CollectingSelector(selectors.SelectSelector):

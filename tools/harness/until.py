@@ -18,12 +18,15 @@ def looks(patience_s: float, pause_s: float = 0.05) -> Iterator[None]:
         yield
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Returns once ``condition()`` holds; fails after ``PATIENCE_S`` seconds and says ``what`` is missing."""
+def until(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+    """Returns once ``condition()`` holds; fails after ``PATIENCE_S`` seconds and says ``what`` is missing.
+
+    ``what``: or a function that then returns it.
+    """
     for _ in looks(PATIENCE_S, 0.0005):
         if condition():
             return
-    raise AssertionError(f"never came: {what}")
+    raise AssertionError(f"never came: {what if isinstance(what, str) else what()}")
 
 
 class NewThreads:
