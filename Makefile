@@ -8,7 +8,7 @@ DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once brokers nightly perf gate clean
+.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once brokers nightly perf languages gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -72,6 +72,9 @@ nightly: $(TOX_VENV)/stamp  ## more faults of Spark's exactly-once than `make te
 
 perf: $(VENV)/perf-stamp  ## compare with other producers: tables, plots, goals; PERF="--quick" is short
 	@$(VENV)/bin/python -P perf/compare.py $(PERF)
+
+languages: $(VENV)/perf-stamp  ## compare CPU per record with clients of Go, C, Java and Rust; LANGUAGES="--rounds 3"
+	@$(VENV)/bin/python -P perf/languages/languages.py $(LANGUAGES)
 
 gate: $(TOX_VENV)/stamp  ## compare instructions per record, counted by valgrind, with stored bounds
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e gate

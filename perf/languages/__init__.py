@@ -1,0 +1,1 @@
+"""The programs that ``languages.py`` compares: clients of other languages, and this one."""
