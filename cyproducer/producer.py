@@ -136,7 +136,12 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         #: For each event loop, the tasks that wait for memory; made when the first task waits.
         self._lines: weakref.WeakKeyDictionary[Any, Line] = weakref.WeakKeyDictionary()
         self._forked()
-        self._make()
+        try:
+            self._make()
+        except errors.KafkaConfigurationError as error:
+            # Files that can't be used, for example.
+            self.config._rename_options(error)
+            raise
         _producers.add(self)
 
     # The runtime

@@ -17,7 +17,8 @@ from typing import NoReturn
 from cyproducer.base.text import printable
 from cyproducer.cli import broker, perf, produce, spark_recover, transactions
 from cyproducer.cli.console import discard, one_line, say
-from cyproducer.cli.settings import COMPRESSIONS, at_least
+from cyproducer.cli.settings import COMPRESSIONS, at_least, spelling
+from cyproducer.config.spelling import rename
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.version import VERSION
 
@@ -85,6 +86,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             return broker.broker(options, of["broker"])
         return produce.produce(options, of["produce"])
     except KafkaConfigurationError as error:
+        if hasattr(options, "properties"):
+            rename(error, spelling(options))
         of[options.command].error(str(error))
     except KafkaError as error:
         return _complain(one_line(error))

@@ -142,8 +142,10 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     are, apart from numbered client ids.
     """
 
-    __slots__ = ("_given", "_login_module")
+    __slots__ = ("_given", "_keys", "_login_module")
     _given: dict[str, Any]
+    _keys: tuple[str, ...]
+    """The given options, as the user names them."""
     _login_module: dict[str, str]
 
     def __init__(
@@ -151,7 +153,22 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     ) -> None:
         ensure_own_process()
         options, configs = hide(options), hide(configs)
-        self._given = _read(configs if options is None else _joined(options, configs))
+        given = configs if options is None else _joined(options, configs)
+        self._keys = tuple(given)
+        try:
+            self._check(given)
+        except KafkaConfigurationError as error:
+            self._rename_options(error)
+            raise
+
+    def _rename_options(self, error: Exception) -> None:
+        """Names options in the error's text as the user does."""
+        from cyproducer.config import spelling  # here, because only an error needs it
+
+        spelling.rename(error, spelling.as_given(self._keys))
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        self._given = _read(given)
         values = {option.name: option.default for option in OPTIONS} | self._given
         # First, because warnings name the producer.
         if "client_id" not in self._given:
@@ -292,8 +309,8 @@ def _joined(options: Mapping[str, Any], configs: Mapping[str, Any]) -> dict[str,
 def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the given options by kafka-python's names, with normalized values."""
     configs = {key: value for key, value in configs.items() if not _is_built_in(key, value)}
-    if unknown := [key for key in configs if key not in _BY_KEY]:
-        raise KafkaConfigurationError("; ".join(map(_about_unknown, unknown)))
+    if unknown := list(filter(None, map(unknown_option, configs))):
+        raise KafkaConfigurationError("; ".join(unknown))
     keys: dict[str, str] = {}
     given: dict[str, Any] = {}
     for key, value in configs.items():
@@ -327,22 +344,28 @@ def _option(key: str) -> Option[Any]:
     return _BY_KEY[key]
 
 
-def _about_unknown(key: str) -> str:
+def unknown_option(key: str, prefix: str = "") -> str | None:
+    """Returns what an error says about an unknown option, with what may be meant; None if it is known.
+
+    ``prefix``: what the user writes before names of the producer's options, and ``key`` is without.
+    """
+    if key in _BY_KEY or key in _JAVA_CLASSES:
+        return None
     if key in _JAVA_ONLY:
-        return f"option {key!r} is for Java only: {_JAVA_ONLY[key]}"
+        return f"option {prefix + key!r} is for Java only: {_JAVA_ONLY[key]}"
     # Imported here, because only an error message needs them.
     import difflib
 
     from cyproducer.config import other_clients
 
-    if other := other_clients.about(key):
+    if other := other_clients.about(key, prefix):
         return other
 
     candidates: Iterable[str] = OPTIONS_BY_NAME
     if "." in key:
         candidates = [option.java_name or option.dotted_name for option in OPTIONS]
     near = difflib.get_close_matches(key.lower().replace("-", "_"), candidates, 1)
-    return f"unknown option {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
+    return f"unknown option {prefix + key!r}" + (f": did you mean {prefix + near[0]!r}?" if near else "")
 
 
 #: Without an option with one of these prefixes, there is nothing to check, and that module is not needed.

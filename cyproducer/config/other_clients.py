@@ -197,16 +197,21 @@ OTHER_NAMES: Final = {
 _BY_DOTS: Final = {name.replace("_", "."): other for name, other in OTHER_NAMES.items()}
 
 
-def about(key: str) -> str | None:
-    """Returns the error text for an option of another client; None if no other client has it."""
+def about(key: str, prefix: str = "") -> str | None:
+    """Returns the error text for an option of another client; None if no other client has it.
+
+    ``prefix``: what the user writes before names of options.
+    """
     other = _BY_DOTS.get(key.lower().replace("_", "."))
     if other is None:
         return None
     if other.option is None:
-        return f"option {key!r} is {other.client}'s: {other.note}"
+        return f"option {prefix + key!r} is {other.client}'s: {other.note}"
     option = OPTIONS_BY_NAME[other.option]
-    shown = (option.java_name or option.dotted_name) if "." in key else option.name
-    return f"unknown option {key!r}: {other.client}'s name for {shown!r}" + (other.note and f", {other.note}")
+    shown = prefix + ((option.java_name or option.dotted_name) if "." in key else option.name)
+    return f"unknown option {prefix + key!r}: {other.client}'s name for {shown!r}" + (
+        other.note and f", {other.note}"
+    )
 
 
 def as_markdown(client: str) -> str:

@@ -13,13 +13,14 @@ and connections are retried as always.
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from cyproducer.config import ProducerConfig, concealed, hide_value, option_name
 from cyproducer.config.option_kinds import FOREVER_MS, Secret
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
+from cyproducer.config.spelling import java_spelling
 from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME
@@ -167,6 +168,25 @@ def _sort(name: str, value: Any, options: dict[str, Any], own: dict[str, Any]) -
         instead = f"{other.option}, " if other.option else ""
         allowed = f"; allowed: {', '.join(filter(None, other.but))}" if any(other.but) else ""
         raise refused(name, f"{value!r} can't be translated: {instead}{other.note}{allowed}")
+
+
+def spelling(conf: Iterable[str]) -> Callable[[str], str]:
+    """Returns the function that names an option of ``KafkaProducer`` in errors: as the program does in
+    ``conf``, otherwise as librdkafka does."""
+    # Outside of security, librdkafka also has Java's names.
+    names = {
+        other.option: name
+        for name, other in reversed(OTHER_NAMES.items())
+        if name.startswith(("ssl.", "sasl.")) and other.taken in (Taken.SAME, Taken.OWN)
+    }
+    given = {known: name for name in conf if (known := _known(name)) is not None}
+    return lambda option: given.get(option) or names.get(option) or java_spelling(option)
+
+
+def _known(name: str) -> str | None:
+    """Returns the option of ``KafkaProducer`` that a name of librdkafka's or this package's stands for."""
+    other = OTHER_NAMES.get(name)
+    return option_name(name) if other is None else other.option
 
 
 def _put(options: dict[str, Any], known: str, name: str, value: Any) -> None:

@@ -20,8 +20,9 @@ from cyproducer.base.durations import waitable
 from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.text import line_prefix
 from cyproducer.config.option_kinds import Secret
+from cyproducer.config.spelling import rename
 from cyproducer.confluent.cluster_metadata import ClusterMetadata, cluster_metadata
-from cyproducer.confluent.configuration import hide, translated
+from cyproducer.confluent.configuration import hide, spelling, translated
 from cyproducer.confluent.errors import (
     KafkaError,
     KafkaException,
@@ -166,7 +167,8 @@ class Producer(ProducePath):
             raise RuntimeError("Producer already initialized")
         if len(conf) > 1 or (conf and not isinstance(conf[0], Mapping)) or not (conf or more):
             raise TypeError("expected configuration dict")
-        options, settings = translated({**(conf[0] if conf else {}), **more})
+        given = {**(conf[0] if conf else {}), **more}
+        options, settings = translated(given)
         # A weak reference: otherwise the engine would be part of a reference cycle and be freed late.
         me = weakref.ref(self)
 
@@ -185,6 +187,7 @@ class Producer(ProducePath):
         try:
             engine = _Engine(options, on_queue, flush_reports)
         except errors.KafkaConfigurationError as error:
+            rename(error, spelling(given))
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
         self._credentials = settings.credentials
         self._events = Events(settings, engine.config.client_id)

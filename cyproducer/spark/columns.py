@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _WANTED = {
     "topic": "string",
@@ -57,11 +57,15 @@ def columns_of(schema: "StructType", topic: str | None, headers: bool) -> Column
         if not _fits(meaning, field.dataType):
             raise SchemaError(
                 f"column {field.name!r} is {field.dataType.simpleString()}: must be {_WANTED[meaning]}"
+                f"{_advice(meaning, field)}"
             )
         found[meaning] = field.name
     if "value" not in found:
         others = ", ".join(map(repr, schema.names)) or "none at all"
-        raise SchemaError(f"there is no column 'value', only {others}: 'value' is required")
+        raise SchemaError(
+            f"there is no column 'value', only {others}: 'value' is required. To write all columns as JSON: "
+            "df.selectExpr('to_json(struct(*)) AS value')"
+        )
     if topic is None and "topic" not in found:
         raise SchemaError("no topic: give option 'topic', or a column 'topic' with each row's topic")
     # As in Spark's own sink, the option takes precedence over the column.
@@ -70,6 +74,21 @@ def columns_of(schema: "StructType", topic: str | None, headers: bool) -> Column
     if not headers:
         found.pop("headers", None)
     return Columns(**found)
+
+
+def _advice(meaning: str, field: "StructField") -> str:
+    """Returns what an error says about how to convert a column that has a wrong type."""
+    from pyspark.sql import types
+
+    if meaning == "headers":
+        return ""
+    # A name with a backquote or a space must be quoted in SQL.
+    name = field.name if field.name.isidentifier() else f"`{field.name.replace('`', '``')}`"
+    if isinstance(field.dataType, types.StructType | types.MapType | types.ArrayType):
+        if meaning not in ("key", "value"):
+            return ""
+        return f". To write it as JSON: to_json({name}) AS {name}"
+    return f". To convert it: CAST({name} AS {_WANTED[meaning].partition(' ')[0].upper()}) AS {name}"
 
 
 def _fits(meaning: str, of: "DataType") -> bool:

@@ -17,13 +17,16 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyproducer.config import ProducerConfig, hide, hide_value, option_name
+from cyproducer.config import ProducerConfig, hide, hide_value, option_name, unknown_option
 from cyproducer.config.option_kinds import Secret, SecretUrl
+from cyproducer.config.options import OPTIONS_BY_NAME
+from cyproducer.config.spelling import java_spelling, rename
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
-from cyproducer.errors import KafkaConfigurationError
+from cyproducer.errors import InvalidTopicError, KafkaConfigurationError
+from cyproducer.records.topic_names import legal_topic
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix, location
 from cyproducer.spark.exactly_once.names import decision_topic as default_decision_topic
-from cyproducer.spark.sharing import SharedConfig
+from cyproducer.spark.sharing import SharedConfig, sink_spelling
 
 FORMAT: Final = "cyproducer"
 LEAST_PYSPARK: Final = 4
@@ -47,6 +50,7 @@ _OWN: Final = (
     "createTopic.partitions",
     "createTopic.replication",
     "summaryCallback",
+    "checkOnDriver",
     *_EXACTLY_ONCE_ONLY,
 )
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
@@ -157,6 +161,8 @@ class SinkOptions:
     create_replication: int | None = None
     summary_callback: str | None = None
     """``module:function``."""
+    check_on_driver: bool = True
+    """Whether the driver connects before the tasks start, and looks up the topics."""
     exactly_once: ExactlyOnceOptions | None = None
     """None: at-least-once."""
 
@@ -187,8 +193,13 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         raise KafkaConfigurationError(
             f"option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers{of_table}"
         )
-    config = producer_config(producer, columns=True, session=defaults)
-    exactly_once = _exactly_once(given, ProducerConfig(**config.config), producer, defaults)
+    try:
+        config = producer_config(producer, columns=True, session=defaults, of_sink=True)
+        exactly_once = _exactly_once(given, ProducerConfig(**config.config), producer, defaults)
+    except KafkaConfigurationError as error:
+        of_session = set(defaults) - set(producer)
+        rename(error, lambda name: f"{SESSION_PREFIX * (name in of_session)}{sink_spelling(name)}")
+        raise
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
     if replication is not None and partitions is None:
@@ -209,6 +220,7 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         create_partitions=partitions,
         create_replication=replication,
         summary_callback=callback,
+        check_on_driver=_flag(given, "checkOnDriver", default=True),
         exactly_once=exactly_once,
     )
 
@@ -223,7 +235,10 @@ def _producer_option(name: str, prefix: str) -> str:
 
     Raises KafkaConfigurationError if the sink does not accept it, or if it is a secret that Spark would show.
     """
-    known = option_name(name.removeprefix(prefix)) or name.removeprefix(prefix)
+    bare = name.removeprefix(prefix)
+    if unknown := unknown_option(bare, prefix):
+        raise KafkaConfigurationError(unknown)
+    known = option_name(bare) or bare
     if known in _NOT_OURS:
         raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
     if known in _SHOWN:
@@ -327,13 +342,17 @@ def session_options(settings: Mapping[str, str], at_start: Container[str]) -> di
 
 
 def producer_config(
-    given: Mapping[str, Any], *, columns: bool, session: Mapping[str, Any] | None = None
+    given: Mapping[str, Any],
+    *,
+    columns: bool,
+    session: Mapping[str, Any] | None = None,
+    of_sink: bool = False,
 ) -> SharedConfig:
     """Returns the producer's options under the producer's own names, checked as by its constructor.
 
     ``columns``: whole columns are sent, so serializers, interceptors and custom partitioners, which need
     single records, are refused. ``session``: defaults by the producer's names; None: those of the current
-    session.
+    session. ``of_sink``: see ``SharedConfig``.
 
     Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
     those for bulk sends.
@@ -365,7 +384,7 @@ def producer_config(
                 "partitioner: a custom one can't be given, as whole columns are sent: give a column "
                 "'partition'"
             )
-    return SharedConfig(config)
+    return SharedConfig(config, of_sink=of_sink)
 
 
 def _without_other_forms(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,11 +450,14 @@ def exactly_once_options(
         KafkaConfigurationError: one is missing, or has a value that is not allowed.
     """
     check_at_least_once(config)
-    if prefix is None or not is_prefix(prefix):
+    allowed = "1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+    if prefix is None:
         raise KafkaConfigurationError(
-            f"option 'transactionalIdPrefix'={prefix!r}: must be 1 to 100 letters, digits, '.', '_' and '-', "
-            f"beginning with a letter or digit; deliveryGuarantee {EXACTLY_ONCE!r} needs it"
+            f"deliveryGuarantee {EXACTLY_ONCE!r} needs option 'transactionalIdPrefix', a name for this job's "
+            f"transactions: {allowed}"
         )
+    if not is_prefix(prefix):
+        raise KafkaConfigurationError(f"option 'transactionalIdPrefix'={prefix!r}: must be {allowed}")
     return ExactlyOnceOptions(
         prefix,
         app,
@@ -499,6 +521,11 @@ def _topic(given: Mapping[str, str], name: str) -> str | None:
     value = given.get(name.lower())
     if value == "":
         raise KafkaConfigurationError(f"option {name!r} is empty: must be the name of a topic")
+    if value is not None:
+        try:
+            legal_topic(value)
+        except InvalidTopicError as error:
+            raise KafkaConfigurationError(f"option {name!r}: {error.args[0]}") from None
     return value
 
 
@@ -528,10 +555,19 @@ def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
 
 
 def _about_unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, [own.lower() for own in _OWN], n=1, cutoff=0.6)
-    meant = [own for own in _OWN if own.lower() in near]
-    if meant:
-        return f"option {name!r} is unknown: did you mean {meant[0]!r}?"
+    if (known := option_name(name)) in _NOT_OURS:
+        return f"option {name!r} can't be given: {_NOT_OURS[known]}"
+    own = {each.lower(): each for each in _OWN}
+    # Also without their prefix, as in a properties file.
+    producer = {
+        form: sink_spelling(option)
+        for option in OPTIONS_BY_NAME
+        if option not in _NOT_OURS
+        for form in (option, java_spelling(option))
+    }
+    near = difflib.get_close_matches(name, [*own, *producer], n=1, cutoff=0.7)
+    if near:
+        return f"option {name!r} is unknown: did you mean {own.get(near[0]) or producer[near[0]]!r}?"
     return (
         f"option {name!r} is unknown: must be one of {', '.join(_OWN)}, or an option of the producer, as "
         "kafka.NAME"

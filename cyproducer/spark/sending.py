@@ -43,12 +43,13 @@ _REFUSED: Final = (RecordTooLargeError, MessageSizeTooLargeError, InvalidRecordE
 
 
 class RowsFailedError(KafkaError):
-    """Rows of a task could not be written. Attributes: ``topic``, ``partition`` (None: unknown) and
-    ``cause``, which is also ``__cause__``."""
+    """Rows of a task could not be written. Attributes: ``topic`` (None: the rows have none), ``partition``
+    (None: unknown) and ``cause``, which is also ``__cause__``."""
 
     def __init__(self, topic: str | None, partition: int | None, cause: BaseException) -> None:
-        place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
-        super().__init__(f"{place}: {said(cause)}")
+        place = "" if topic is None else f"topic {topic!r}"
+        place += "" if partition is None else f", partition {partition}"
+        super().__init__(f"{place}: {said(cause)}" if place else said(cause))
         self.topic = topic
         self.partition = partition
         self.cause = cause
@@ -134,9 +135,12 @@ class TaskWriter:
             return
         column = batch.column(self._columns.topic)
         if column.null_count:
-            self._refuse(
-                None, batch.filter(pc.is_null(column)), ValueError("the row has no topic: it is null")
+            first = pc.index(pc.is_null(column), True).as_py()
+            problem = ValueError(
+                f"column {self._columns.topic!r} is null in {column.null_count} of {batch.num_rows} rows of "
+                f"a batch, first in row {first}: each row needs a topic"
             )
+            self._refuse(None, batch.filter(pc.is_null(column)), problem)
             batch = batch.filter(pc.is_valid(column))
             column = batch.column(self._columns.topic)
         # Encoded again, because an existing dictionary may have names that no row has.

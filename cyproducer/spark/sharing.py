@@ -19,6 +19,7 @@ from typing import Any, Final
 from cyproducer.base.forks import in_child
 from cyproducer.config import concealed, shown_option
 from cyproducer.config.option_kinds import Secret
+from cyproducer.config.spelling import java_spelling, rename
 from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 
@@ -36,19 +37,35 @@ class SharedConfig:
     purpose is to be sent to the workers, which need them. Nothing else shows them.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], *, of_sink: bool = False) -> None:
+        """
+        Args:
+            config: the options of ``KafkaProducer``.
+            of_sink: errors name options as the options of a write do: ``kafka.linger.ms``.
+        """
         config = {name: concealed(name, value) for name, value in config.items()}
         self.config = config
+        self.of_sink = of_sink
         self.key = hashlib.sha256(
             repr([_fixed(*item) for item in sorted(self.config.items())]).encode()
         ).hexdigest()
 
-    def __getstate__(self) -> tuple[str, dict[str, Any]]:
-        return self.key, {name: _revealed(value) for name, value in self.config.items()}
+    def producer(self, **changes: Any) -> KafkaProducer:
+        """Returns a new producer. ``changes``: other options. Raises the errors of ``KafkaProducer``."""
+        try:
+            return KafkaProducer({**self.config, **changes})
+        except KafkaConfigurationError as error:
+            if self.of_sink:
+                rename(error, sink_spelling)
+            raise
 
-    def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
+    def __getstate__(self) -> tuple[str, dict[str, Any], bool]:
+        revealed = {name: _revealed(value) for name, value in self.config.items()}
+        return self.key, revealed, self.of_sink
+
+    def __setstate__(self, state: tuple[str, dict[str, Any], bool]) -> None:
         # The driver's key is kept, because a callable may be pickled differently here.
-        self.key = state[0]
+        self.key, _, self.of_sink = state
         self.config = {name: concealed(name, value) for name, value in state[1].items()}
 
     def __repr__(self) -> str:
@@ -60,6 +77,11 @@ class SharedConfig:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def sink_spelling(name: str) -> str:
+    """Returns the name of a producer's option as an option of a write."""
+    return f"kafka.{java_spelling(name)}"
 
 
 def _revealed(value: Any) -> Any:
@@ -188,7 +210,7 @@ def _take(config: SharedConfig) -> _Shared:
     with _lock:
         shared = _shared.get(config.key)
         if shared is None:
-            shared = _shared[config.key] = _Shared(KafkaProducer(**config.config))
+            shared = _shared[config.key] = _Shared(config.producer())
         shared.users += 1
         if shared.timer is not None:
             shared.timer.cancel()

@@ -37,8 +37,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, TimestampNTZType
 
 from cyproducer.config import ProducerConfig
-from cyproducer.errors import KafkaConfigurationError
-from cyproducer.producer import KafkaProducer
+from cyproducer.errors import KafkaConfigurationError, NoBrokersAvailable
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
@@ -53,6 +52,8 @@ log: Final = logging.getLogger("cyproducer.spark")
 # Exists since Spark 4.1. Spark 4.0 passes a stream's rows as Python objects.
 _STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _BLOCK_ROWS: Final = 10_000
+_CHECK_MS: Final = 10_000
+"""How long the driver waits for the brokers, at most."""
 
 
 @dataclass
@@ -131,17 +132,42 @@ class _Task:
                 raise KafkaConfigurationError(
                     f"option 'summaryCallback'={o.summary_callback!r}: {error}"
                 ) from error
-        if o.create_partitions is not None and o.topic is not None:
-            config = ProducerConfig(**o.config.config)
-            # Connect with this package first: kafka-python does not report why it can't connect, and keeps
-            # trying a password that was refused, which may lock the account.
-            with KafkaProducer(**o.config.config) as producer:
-                producer.wait_ready()
-            if create_missing(config, o.topic, o.create_partitions, o.create_replication):
-                log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
+        # Also before a topic is created: kafka-python does not report why it can't connect, and keeps trying
+        # a password that was refused, which may lock the account.
+        if o.check_on_driver or o.create_partitions is not None:
+            self._connect()
         if o.exactly_once is not None:
             with self._driver() as driver:
                 self.plan = driver.plan(o.exactly_once.version)
+
+    def _connect(self) -> None:
+        """Connects to the brokers, and creates or looks up the topics that are known.
+
+        Raises:
+            KafkaError: no broker answers, or a topic does not exist. Without this, each task would find out
+                after ``max.block.ms``.
+        """
+        o = self.options
+        config = ProducerConfig(**o.config.config)
+        with o.config.producer(max_block_ms=min(config.max_block_ms, _CHECK_MS)) as producer:
+            try:
+                producer.wait_ready()
+            except NoBrokersAvailable as error:
+                raise NoBrokersAvailable(
+                    f"the driver can't connect. If only executors can, give option 'checkOnDriver'='false'. "
+                    f"{error.args[0]}"
+                ) from None
+            partitions = o.create_partitions
+            if (
+                partitions is not None
+                and o.topic is not None
+                and create_missing(config, o.topic, partitions, o.create_replication)
+            ):
+                log.info("topic %r was created with %d partitions", o.topic, partitions)
+            if o.check_on_driver and not config.allow_auto_create_topics:
+                for topic in (o.topic, o.dead_letter_topic):
+                    if topic is not None:
+                        producer.partitions_for(topic)
 
     @contextmanager
     def _driver(self) -> Iterator[Driver]:

@@ -928,3 +928,20 @@ def test_a_signal_while_connecting(fake: type[Producer], stdin: Stdin, capsys: C
     assert main(REQUIRED) == 143
 
     assert capsys.readouterr().err == "cyproducer: SIGTERM: nothing was sent\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-X", "linger.ms=5ms"], "linger.ms='5ms': must be a number"),
+        (["-X", "queue.buffering.max.ms=5ms"], "queue.buffering.max.ms='5ms': must be a number"),
+        (["-X", "delivery.timeout.ms=1"], "must be at least linger.ms + request.timeout.ms"),
+        (["-o", "delivery_timeout_ms=1"], "delivery_timeout_ms=1: must be at least linger.ms"),
+    ],
+)
+def test_errors_name_options_as_the_command_line_does(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["produce", "-b", "127.0.0.1:1", "-t", "t", *arguments])
+    assert says in capsys.readouterr().err

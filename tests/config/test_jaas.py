@@ -117,9 +117,9 @@ def test_a_credential_cache() -> None:
     [
         (f"{PLAIN} required;", "PLAIN", {}, "PlainLoginModule has no username"),
         (f'{PLAIN} required username="u";', "PLAIN", {}, "PlainLoginModule has no password"),
-        (f"{PLAIN} required;", "SCRAM-SHA-256", {}, "no credentials for sasl_mechanism='SCRAM-SHA-256'"),
+        (f"{PLAIN} required;", "SCRAM-SHA-256", {}, "no credentials for sasl.mechanism='SCRAM-SHA-256'"),
         ("x.NtLoginModule required;", "GSSAPI", {}, "NtLoginModule is not supported, only Plain"),
-        (f"{KRB5} required;", "PLAIN", {}, "Krb5LoginModule has no credentials for sasl_mechanism='PLAIN'"),
+        (f"{KRB5} required;", "PLAIN", {}, "Krb5LoginModule has no credentials for sasl.mechanism='PLAIN'"),
         (f'{KRB5} required keyTab="/k";', "GSSAPI", {}, "needs useKeyTab=true and keyTab"),
         (
             f'{KRB5} required useKeyTab=false keyTab="/k";',
@@ -133,21 +133,21 @@ def test_a_credential_cache() -> None:
             f'{KRB5} required serviceName="events";',
             "GSSAPI",
             {"sasl_kerberos_service_name": "others"},
-            "sasl_kerberos_service_name contradicts sasl_jaas_config",
+            "sasl_kerberos_service_name contradicts sasl.jaas.config",
         ),
         (
             f'{PLAIN} required username="u" password="p";',
             "PLAIN",
             {"sasl_plain_username": "v"},
-            "sasl_plain_username contradicts sasl_jaas_config",
+            "sasl_plain_username contradicts sasl.jaas.config",
         ),
         (
             f'{PLAIN} required username="u" password="p";',
             "PLAIN",
             {"sasl_plain_password": "q"},
-            "sasl_plain_password contradicts sasl_jaas_config",
+            "sasl_plain_password contradicts sasl.jaas.config",
         ),
-        ("nonsense", "PLAIN", {}, "sasl_jaas_config='***': it must begin with"),
+        ("nonsense", "PLAIN", {}, "sasl.jaas.config='***': it must begin with"),
     ],
 )
 def test_what_does_not_fit_together(jaas: str, mechanism: str, more: dict[str, str], problem: str) -> None:

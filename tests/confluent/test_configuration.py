@@ -10,7 +10,7 @@ import pytest
 from cyproducer.config import ProducerConfig
 from cyproducer.config.option_kinds import FOREVER_MS, Secret
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
-from cyproducer.confluent import KafkaError, KafkaException
+from cyproducer.confluent import KafkaError, KafkaException, Producer
 from cyproducer.confluent.configuration import Settings, translated
 from tests.confluent.conftest import Make
 from tests.scripted.odd_servers import refusing_address
@@ -248,3 +248,23 @@ def test_every_producer_option_of_librdkafka_is_known() -> None:
         except KafkaException as error:
             said = str(error)
         assert "No such configuration property" not in said, name
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"acks": 1, "enable.idempotence": True}, "enable.idempotence=True contradicts acks=1"),
+        ({"request.required.acks": 1, "enable.idempotence": True}, "contradicts request.required.acks=1"),
+        (
+            {"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"},
+            "ssl.ca.location='/no/ca.pem': No",
+        ),
+        ({"security.protocol": "ssl", "ssl.key.location": "/k"}, "without ssl.certificate.location"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanisms": "PLAIN"}, "sasl.username"),
+        ({"compression.type": "lz5"}, "compression.type='lz5': must be"),
+    ],
+)
+def test_errors_name_options_as_librdkafka_does(conf: dict[str, Any], says: str) -> None:
+    with pytest.raises(KafkaException) as raised:
+        Producer({"bootstrap.servers": "127.0.0.1:1", **conf})
+    assert says in raised.value.args[0].str()

@@ -79,6 +79,11 @@ class ArrayType(DataType):
         self.elementType = elementType
 
 
+class MapType(DataType):
+    def __init__(self, keyType: DataType, valueType: DataType) -> None:
+        self.keyType, self.valueType = keyType, valueType
+
+
 class Row(tuple[Any, ...]):
     pass
 
@@ -147,7 +152,7 @@ def fake_pyspark(*, arrow_streams: bool = True, version: str = "4.3.0") -> Itera
     Before version 4 there is no module ``pyspark.sql.datasource``."""
     names = _module(
         "pyspark.sql.types", DataType, StringType, BinaryType, ByteType, ShortType, IntegerType, LongType,
-        DoubleType, TimestampType, TimestampNTZType, StructField, StructType, ArrayType, Row,
+        DoubleType, TimestampType, TimestampNTZType, StructField, StructType, ArrayType, MapType, Row,
     )  # fmt: skip
     sources = _module(
         "pyspark.sql.datasource", DataSource, DataSourceArrowWriter, DataSourceStreamWriter,

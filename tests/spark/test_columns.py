@@ -73,7 +73,26 @@ def test_columns_of_wrong_types_are_refused(name: str, good: list[spark.DataType
         assert getattr(find(schema(**{"value": BINARY, name: each}), None if name == "topic" else "t"), name)
     with pytest.raises(SchemaError) as caught:
         find(schema(**{"value": BINARY, name: DOUBLE}))
-    assert str(caught.value) == f"column {name!r} is double: must be {wanted}"
+    assert str(caught.value).startswith(f"column {name!r} is double: must be {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "advice"),
+    [
+        ("value", schema(a=STRING), "string or binary. To write it as JSON: to_json(value) AS value"),
+        ("Key", spark.LongType(), "string or binary. To convert it: CAST(Key AS STRING) AS Key"),
+        ("partition", DOUBLE, "int. To convert it: CAST(partition AS INT) AS partition"),
+        ("timestamp", STRING, "timestamp. To convert it: CAST(timestamp AS TIMESTAMP) AS timestamp"),
+        ("timestamp", schema(a=STRING), "must be timestamp"),
+        ("headers", DOUBLE, "value: binary>>"),
+    ],
+)
+def test_the_error_about_a_type_says_how_to_convert_the_column(
+    name: str, of: spark.DataType, advice: str
+) -> None:
+    with pytest.raises(SchemaError) as caught:
+        find(schema(**{"value": BINARY, name: of}))
+    assert str(caught.value).endswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +113,11 @@ def test_headers_must_be_structs_of_key_and_value(of: spark.DataType) -> None:
 @pytest.mark.parametrize(
     ("of", "topic", "says"),
     [
-        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': 'value' is"),
+        (
+            schema(key=STRING, other=DOUBLE),
+            "t",
+            r"no column 'value', only 'key', 'other': .* as JSON: df.selectExpr\('to_json\(struct",
+        ),
         (schema(), "t", "no column 'value', only none at all"),
         (schema(value=BINARY), None, "no topic: give option 'topic', or a column 'topic'"),
         (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': only one value is allowed"),

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cyproducer.errors import KafkaConfigurationError, KafkaError
+from cyproducer.errors import KafkaConfigurationError, KafkaError, NoBrokersAvailable
 from cyproducer.spark import foreach_batch, produce_arrow, produce_partitions, register
 from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.summary import WriteSummary
@@ -44,6 +44,8 @@ def note(summary: WriteSummary) -> None:
 
 
 def options(broker: EmbeddedBroker | None = None, **more: str) -> dict[str, str]:
+    if broker is None:
+        more = {"checkOnDriver": "false", **more}
     servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
     return {"kafka.bootstrap.servers": servers, "topic": "t", **more}
 
@@ -158,13 +160,36 @@ def test_a_topic_is_created_once_before_the_tasks(
         return created
 
     monkeypatch.setattr(source, "create_missing", create)
-    given = options(broker, **{"createTopic.partitions": "3", "createTopic.replication": "2"})
+    more = {"createTopic.partitions": "3", "createTopic.replication": "2", "checkOnDriver": "false"}
+    given = options(broker, **more)
     writer = source.CyproducerDataSource(given).writer(VALUES, False)
     assert asked == []
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
         pickle.dumps(writer)
     assert [what[1:] for what in asked] == [("t", 3, 2)]
     assert ("topic 't' was created with 3 partitions" in caplog.text) is created
+
+
+def test_the_driver_reports_brokers_that_cannot_be_reached(source: Any) -> None:
+    given = options(checkOnDriver="true", **{"kafka.max.block.ms": "100"})
+    writer = source.CyproducerDataSource(given).writer(VALUES, False)
+    with pytest.raises(NoBrokersAvailable, match=r"give option 'checkOnDriver'='false'\. .*127\.0\.0\.1:1"):
+        pickle.dumps(writer)
+
+
+@pytest.mark.parametrize("missing", ["topic", "deadLetterTopic"])
+def test_the_driver_reports_a_topic_that_does_not_exist(
+    source: Any, broker: EmbeddedBroker, missing: str
+) -> None:
+    present = f"beside-{missing}"
+    broker.create_topic(present, 1)
+    given = options(broker, **{"topic": present, "kafka.max.block.ms": "200", missing: f"no-{missing}"})
+    writer = source.CyproducerDataSource(given).writer(VALUES, False)
+    with pytest.raises(KafkaError, match=f"no-{missing}"):
+        pickle.dumps(writer)
+    # The tasks may create it.
+    created = given | {"kafka.allow.auto.create.topics": "true"}
+    pickle.dumps(source.CyproducerDataSource(created).writer(VALUES, False))
 
 
 def test_a_refused_password_is_said_before_a_topic_is_created(

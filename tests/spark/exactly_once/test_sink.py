@@ -94,6 +94,7 @@ class Sparks:
             "kafka.bootstrap.servers": "127.0.0.1:1",
             "topic": "t",
             "deadLetterTopic": "dead",
+            "checkOnDriver": "false",
             "deliveryGuarantee": "exactly-once",
             "transactionalIdPrefix": "app",
             "summaryCallback": f"{__name__}:note",

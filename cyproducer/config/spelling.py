@@ -1,0 +1,59 @@
+"""Names options in error messages as the user names them.
+
+Every part of the package writes messages with kafka-python's names (``linger_ms``). An API whose users know
+options by other names (``linger.ms``, ``kafka.linger.ms``, ``message.timeout.ms``) renames them in an error
+that passes through it: ``rename(error, name_of)``. Does not own the names (``config.options``,
+``config.other_clients``). Pure functions, apart from ``rename``; any thread may call them.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from cyproducer.config import option_name
+from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME
+
+
+def java_spelling(name: str) -> str:
+    """Returns Java's name of an option; for an option that Java's client does not have, its name with
+    dots."""
+    option = OPTIONS_BY_NAME[name]
+    return option.java_name or option.dotted_name
+
+
+def as_given(keys: Iterable[str]) -> Callable[[str], str]:
+    """Returns a spelling that keeps the given keys. Other options are in Java's spelling if a key is."""
+    keys = frozenset(keys)
+    given = {name: key for key in keys if (name := option_name(key)) is not None}
+    dotted = any("." in key for key in given.values())
+
+    def name_of(name: str) -> str:
+        if name in keys:
+            return name
+        return given.get(name) or (java_spelling(name) if dotted else name)
+
+    return name_of
+
+
+def rename(error: Exception, name_of: Callable[[str], str]) -> None:
+    """Replaces the options' names in the text of an error, which is its only argument.
+
+    ``name_of``: returns the user's name of an option, given kafka-python's. A text that was renamed before
+    stays as it is.
+    """
+    if len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (renamed(error.args[0], name_of),)
+
+
+def renamed(text: str, name_of: Callable[[str], str]) -> str:
+    """Returns the text with the names of options replaced."""
+    return _names().sub(lambda found: name_of(found[0]), text)
+
+
+@cache
+def _names() -> re.Pattern[str]:
+    """Matches names of options. A name without an underscore is also a word (``acks``, ``retries``): it is
+    an option's name in front of its value or of what is wrong with it."""
+    several = sorted((option.name for option in OPTIONS if "_" in option.name), key=len, reverse=True)
+    single = [option.name for option in OPTIONS if "_" not in option.name]
+    return re.compile(rf"(?<![\w.'])(?:(?:{'|'.join(several)})(?!\w)|(?:{'|'.join(single)})(?=[=:]))")
