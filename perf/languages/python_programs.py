@@ -61,7 +61,7 @@ def confluent_kafka(bootstrap: str) -> tuple[str, Callable[[int], None]]:
                 poll(0)
         producer.flush()
 
-    return confluent_kafka.__version__, send
+    return str(confluent_kafka.__version__), send
 
 
 def main(client: str, bootstrap: str, records: int) -> None:

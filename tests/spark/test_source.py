@@ -161,7 +161,7 @@ def test_a_topic_is_created_once_before_the_tasks(
 
     monkeypatch.setattr(source, "create_missing", create)
     more = {"createTopic.partitions": "3", "createTopic.replication": "2", "checkOnDriver": "false"}
-    given = options(broker, **more)
+    given = options(broker) | more
     writer = source.CyproducerDataSource(given).writer(VALUES, False)
     assert asked == []
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
@@ -171,7 +171,7 @@ def test_a_topic_is_created_once_before_the_tasks(
 
 
 def test_the_driver_reports_brokers_that_cannot_be_reached(source: Any) -> None:
-    given = options(checkOnDriver="true", **{"kafka.max.block.ms": "100"})
+    given = options() | {"checkOnDriver": "true", "kafka.max.block.ms": "100"}
     writer = source.CyproducerDataSource(given).writer(VALUES, False)
     with pytest.raises(NoBrokersAvailable, match=r"give option 'checkOnDriver'='false'\. .*127\.0\.0\.1:1"):
         pickle.dumps(writer)
