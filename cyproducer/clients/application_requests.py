@@ -12,7 +12,6 @@ called from any thread.
 """
 
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -322,6 +321,9 @@ class Attempts:
         left = self._deadline - monotonic_s()
         if left <= 0:
             raise self._too_late("there is no time for another attempt")
+        # Imported here: most programs need no second attempt, and it takes long.
+        import random
+
         self._requests.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
 
     def refused(self, code: int, what: str, message: str | None = None) -> None:

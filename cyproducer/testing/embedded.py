@@ -14,7 +14,6 @@ As a pytest fixture::
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +26,8 @@ from cyproducer.testing.broker import releases
 from cyproducer.testing.stored_record import StoredRecord
 
 if TYPE_CHECKING:
+    import tempfile
+
     from cyproducer.testing.broker.runner import ClusterProcess, ClusterThread
 
 # Error codes whose kafka-python name, which is the class's ``message``, differs from the name in the current
@@ -186,7 +187,7 @@ class EmbeddedBroker:
         """
         if self._running is not None:
             return self
-        # Imported here: importing asyncio takes long, and a program may use only MockProducer.
+        # Imported here: it takes long, and a program may use only MockProducer.
         from cyproducer.testing.broker import runner
 
         if self._has_tls:
@@ -205,6 +206,9 @@ class EmbeddedBroker:
         if self._certificate is not None:
             return self._certificate
         if self._made is None:
+            # Imported here: tempfile takes long, and most brokers have no TLS.
+            import tempfile
+
             from cyproducer.testing.broker import tls
 
             self._made = tempfile.TemporaryDirectory(prefix="cyproducer-embedded-")

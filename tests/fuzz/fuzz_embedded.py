@@ -15,7 +15,6 @@ transactional id with an open transaction. For any input:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,12 +25,13 @@ from unittest import mock
 
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.records.crc32c import crc32c
-from cyproducer.testing.broker import admin
+from cyproducer.testing.broker import admin, loop
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.batches import HEADER_BYTES
 from cyproducer.testing.broker.cluster import HANDLERS, EmbeddedCluster
 from cyproducer.testing.broker.groups import Join, Joined, Synced
 from cyproducer.testing.broker.homes import GROUP, ID
+from cyproducer.testing.broker.loop import Transport
 from cyproducer.testing.broker.partitions import Partition
 from cyproducer.testing.broker.server import Connection, LoopWorld, Node
 from cyproducer.testing.broker.world import NS_PER_MS, World
@@ -102,11 +102,11 @@ class Loop:
             act(*args)
 
 
-class Line(asyncio.Transport):
+class Line(Transport):
     """The broker's end of a connection, without a socket."""
 
     def __init__(self, loop: Loop, protocol: Connection) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.peer = "127.0.0.1"
         self._loop, self._protocol = loop, protocol
         self.written = bytearray()
         self.is_closed = False
@@ -118,7 +118,7 @@ class Line(asyncio.Transport):
     def abort(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._loop.call_soon(self._protocol.connection_lost, None)
+            self._loop.call_soon(self._protocol.connection_lost)
 
     def close(self) -> None:
         self.abort()
@@ -200,7 +200,7 @@ class Broker:
         self.loop = Loop()
         self.world = ManualWorld()
         self.cluster = EmbeddedCluster(
-            cast(asyncio.AbstractEventLoop, self.loop), 2, 9092, max_bytes=1 << 20, world=self.world
+            cast(loop.Loop, self.loop), 2, 9092, max_bytes=1 << 20, world=self.world
         )
         for node in self.cluster.nodes.values():
             node.is_up = True

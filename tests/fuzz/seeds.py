@@ -166,7 +166,7 @@ def security() -> Iterator[bytes]:
             yield bytes([parser, choice]) + chosen.randbytes(60)
 
 
-TOPIC_ID = fuzz_embedded.Broker().cluster.topics.topics["t"].id.bytes
+TOPIC_ID = fuzz_embedded.Broker().cluster.topics.topics["t"].id
 #: What the requests to the embedded broker name, so that they find what its cluster has.
 KNOWN = {
     "name": "t", "topic": "t", "topics": "t", "topic_names": "t", "partition": 0, "partitions": 0, "index": 0,

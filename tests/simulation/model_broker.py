@@ -9,6 +9,7 @@ connection are still handled, some of them much later.
 """
 
 import struct
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -273,7 +274,7 @@ class Broker:
                 leader, epoch = cluster.view(self.node, partition)
                 error = LEADER_NOT_AVAILABLE if leader < 0 else 0
                 partitions.append(wire_format.PartitionAnswer(partition.index, leader, epoch, error))
-            answers.append(wire_format.TopicAnswer(name, topic.id, 0, partitions))
+            answers.append(wire_format.TopicAnswer(name, uuid.UUID(bytes=topic.id), 0, partitions))
         brokers = [(node, f"b{node}", PORT) for node in cluster.nodes]
         if self.world.tracing:
             leaders = {a.name: [(p.leader, p.epoch) for p in a.partitions] for a in answers}

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from cyproducer.testing.broker.partitions import INVALID_TXN_STATE, SEQUENCES, Entry, Guard, Header, Partition
+from cyproducer.testing.broker.partitions import (
+    INVALID_TXN_STATE,
+    SEQUENCES,
+    Cluster,
+    Entry,
+    Guard,
+    Header,
+    Partition,
+)
+from cyproducer.testing.broker.partitions import Topic as TrueTopic
 from tools.harness.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
 from tools.harness.reference_records import decode_batches
 
@@ -74,7 +83,7 @@ class Answer:
         response = PartitionResponse(index, code, offset if code == 0 else -1, record_errors=named)
         broker = self.broker
         if code == NOT_LEADER and broker.manners.tells_leader and self.request.api_version >= 10:
-            topic = broker.cluster.existing(key)
+            topic = topic_of(broker.cluster, key)
             if topic is not None and index < len(topic.partitions):
                 view = broker.cluster.view(broker.node, topic.partitions[index])
                 response = response._replace(current_leader=view)
@@ -111,11 +120,16 @@ class Answer:
         self.conversation.answer(response, throttle_ms)
 
 
+def topic_of(cluster: Cluster, key: Topic) -> TrueTopic | None:
+    """Returns the topic that a request names, by name or by id."""
+    return cluster.existing(key.bytes if isinstance(key, uuid.UUID) else key)
+
+
 def answer_produce(broker: "Broker", conversation: "Conversation", request: ProduceRequest) -> None:
     """Handles a request; sends the response when all of its parts are known."""
     answer = Answer(broker, conversation, request)
     for key, partitions in request.topics:
-        topic = broker.cluster.existing(key)
+        topic = topic_of(broker.cluster, key)
         for index, data in partitions:
             if topic is None:
                 code = UNKNOWN_TOPIC_ID if isinstance(key, uuid.UUID) else UNKNOWN_TOPIC

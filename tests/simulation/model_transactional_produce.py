@@ -29,6 +29,7 @@ from tests.simulation.model_produce import (
     Answer,
     header_of,
     take,
+    topic_of,
     wait,
 )
 from tests.simulation.model_transaction_requests import ID_DENIED, TOPIC_DENIED
@@ -110,7 +111,7 @@ def _parts(broker: "Broker", transactions: Transactions, answer: Answer) -> list
     """Returns the batches that may be appended, as far as a broker knows without its logs."""
     request, parts = answer.request, []
     for key, partitions in request.topics:
-        topic = broker.cluster.existing(key)
+        topic = topic_of(broker.cluster, key)
         for index, data in partitions:
             batch = header_of(data or b"")
             if batch is None:

@@ -154,7 +154,8 @@ class Bench:
             topics.setdefault(name, []).append(module.PartitionProduceData(index=index, records=data))
         made = []
         for name, partitions in topics.items():
-            topic_id = self.cluster.topics[name].id if name in self.cluster.topics else uuid.UUID(int=9)
+            topic = self.cluster.topics.get(name)
+            topic_id = uuid.UUID(int=9) if topic is None else uuid.UUID(bytes=topic.id)
             made.append(
                 make(module.TopicProduceData, name=name, topic_id=topic_id, partition_data=tuple(partitions))
             )

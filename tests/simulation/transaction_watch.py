@@ -31,7 +31,7 @@ from tests.scripted.scripted_wire import (
     read_init_producer_id,
 )
 from tests.simulation import transaction_wire as codec
-from tests.simulation.model_produce import header_of
+from tests.simulation.model_produce import header_of, topic_of
 from tests.simulation.network import Network, Wire
 from tools.harness.reference_produce import Topic, decode_produce_request
 from tools.harness.reference_wire import Reader
@@ -160,7 +160,7 @@ class Watch:
     def _name(self, topic: Topic) -> str:
         if isinstance(topic, str):
             return topic
-        found = self.cluster.existing(topic)
+        found = topic_of(self.cluster, topic)
         return "" if found is None else found.name
 
     def _init(self, view: View, frame: bytes) -> None:

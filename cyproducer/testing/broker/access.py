@@ -5,16 +5,14 @@ not own the messages of the mechanisms (``authentication``) or TLS (``tls``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker import authentication
-from cyproducer.testing.broker.authentication import Denied, Exchange, Validator
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 if TYPE_CHECKING:
+    from cyproducer.testing.broker.authentication import Exchange, Validator
     from cyproducer.testing.broker.server import Call, Connection
 
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -68,14 +66,16 @@ class Right(NamedTuple):
         return name == self.name
 
 
-@dataclass
 class Session:
     """The state of a connection's authentication."""
 
-    mechanism: str | None = None
-    exchange: Exchange | None = None
-    #: The end of the session in the world's time; None: the session does not end.
-    ends_ns: int | None = None
+    __slots__ = ("ends_ns", "exchange", "mechanism")
+
+    def __init__(self) -> None:
+        self.mechanism: str | None = None
+        self.exchange: Exchange | None = None
+        #: The end of the session in the world's time; None: the session does not end.
+        self.ends_ns: int | None = None
 
 
 class Access:
@@ -85,7 +85,7 @@ class Access:
         self,
         users: Mapping[str, str] | None = None,
         mechanisms: Sequence[str] = (),
-        validator: Validator | None = None,
+        validator: "Validator | None" = None,
         session_ms: int = 0,
     ) -> None:
         self.users = dict(users or {})
@@ -106,7 +106,7 @@ class Access:
         if self.mechanisms:
             connection.session = Session()
             return
-        certificate = connection.transport.get_extra_info("peercert")
+        certificate = connection.transport.peer_certificate()
         if certificate:
             names = [f"{_SHORT.get(key, key)}={value}" for ((key, value),) in certificate["subject"]]
             connection.principal = "User:" + ",".join(reversed(names))
@@ -129,6 +129,9 @@ class Access:
         if call.request.mechanism not in self.mechanisms:
             call.connection.is_last = True
             return response(ErrorCode.UNSUPPORTED_SASL_MECHANISM, self.mechanisms)
+        # Imported here, as below: it takes long, and most brokers have no SASL.
+        from cyproducer.testing.broker import authentication
+
         session.mechanism = call.request.mechanism
         session.exchange = authentication.exchange(session.mechanism, self.users, self.validator)
         return response(ErrorCode.NO_ERROR, self.mechanisms)
@@ -143,6 +146,8 @@ class Access:
         if code := call.fault():
             call.connection.is_last = True
             return _authenticated(code, "the test has asked for this")
+        from cyproducer.testing.broker.authentication import Denied
+
         try:
             answer = session.exchange.send(call.request.auth_bytes)
         except Denied as error:

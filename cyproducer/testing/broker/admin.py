@@ -65,7 +65,7 @@ def create_topics(call: Call) -> Any:
                 raise Refused(ErrorCode.POLICY_VIOLATION, text)
             if not request.validate_only:
                 made = call.cluster.create_topic(topic.name, count)
-                topic_id = made.id.bytes
+                topic_id = made.id
                 call.cluster.configs.topics[topic.name] = given
             described = [
                 response.CreatableTopicConfigs(
@@ -148,7 +148,7 @@ def delete_topics(call: Call) -> Any:
         elif fault := call.fault(topic.name):
             code = ErrorCode(fault)
         else:
-            shown, topic_id = topic.name, topic.id.bytes
+            shown, topic_id = topic.name, topic.id
             call.cluster.delete_topic(topic.name)
         results.append(response.DeletableTopicResult(shown, topic_id, code, text))
     return response(0, results)

@@ -8,7 +8,6 @@ import struct
 from typing import NamedTuple
 
 from cyproducer.records.codecs import BY_NAME
-from cyproducer.records.compression import DecompressionError, compressor_for, decompress_any
 from cyproducer.records.crc32c import crc32c
 from cyproducer.testing.broker.partitions import Header
 
@@ -20,6 +19,10 @@ ABORT, COMMIT = 0, 1
 LARGEST_PLAIN = 100 << 20
 """The most bytes that one batch may have decompressed."""
 _IDS = {codec.codec_id for codec in BY_NAME.values()}
+
+
+class Damaged(ValueError):
+    """The records of a batch cannot be decompressed."""
 
 
 class Batch(NamedTuple):
@@ -91,7 +94,7 @@ def recompressed(data: bytes, codec: str, level: int | None) -> bytes:
         level: The codec's level; None for its default.
 
     Raises:
-        DecompressionError: The records cannot be decompressed.
+        Damaged: The records cannot be decompressed.
     """
     (attributes,) = struct.unpack_from(">h", data, 21)
     wanted, now = BY_NAME[codec].codec_id, attributes & CODEC
@@ -99,8 +102,14 @@ def recompressed(data: bytes, codec: str, level: int | None) -> bytes:
         return data
     payload = memoryview(data)[HEADER_BYTES:]
     if now not in _IDS:
-        raise DecompressionError(f"codec {now} is unknown")
-    plain = decompress_any(now, payload, LARGEST_PLAIN)
+        raise Damaged(f"codec {now} is unknown")
+    # Imported here: the libraries of the codecs take long, and most topics keep the producer's codec.
+    from cyproducer.records.compression import DecompressionError, compressor_for, decompress_any
+
+    try:
+        plain = decompress_any(now, payload, LARGEST_PLAIN)
+    except DecompressionError as error:
+        raise Damaged(str(error)) from error
     body = compressor_for(codec, level).compress(plain) if wanted else plain
     changed = bytearray(data[:HEADER_BYTES]) + body
     struct.pack_into(">i", changed, 8, len(changed) - 12)

@@ -4,10 +4,8 @@ Owns the composition of the parts: topics, coordinators, nodes, faults, versions
 thread of the loop.
 """
 
-import asyncio
-import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import (
@@ -28,9 +26,9 @@ from cyproducer.testing.broker.faults import Faults
 from cyproducer.testing.broker.group_offsets import Offsets
 from cyproducer.testing.broker.groups import Groups
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
+from cyproducer.testing.broker.loop import Loop
 from cyproducer.testing.broker.partitions import Cluster, Partition, Topic
 from cyproducer.testing.broker.server import Call, Handler, LoopWorld, Node
-from cyproducer.testing.broker.tls import context
 from cyproducer.testing.broker.transactions import (
     FEATURE,
     TRANSACTION_LEVELS,
@@ -39,6 +37,9 @@ from cyproducer.testing.broker.transactions import (
 )
 from cyproducer.wire.messages import API_VERSIONS, SASL_HANDSHAKE
 from cyproducer.wire.schema import Api
+
+if TYPE_CHECKING:
+    import ssl
 
 HANDLERS: Final[Mapping[Api, Handler]] = {
     **metadata.HANDLERS,
@@ -52,12 +53,19 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
 }
 
 
+def _context(certificate: str, key: str, client_authority: str | None) -> "ssl.SSLContext":
+    # Imported here: most clusters have no TLS, and importing ssl takes long.
+    from cyproducer.testing.broker import tls
+
+    return tls.context(certificate, key, client_authority)
+
+
 class EmbeddedCluster:
     """Brokers 1 to ``nodes``; see ``EmbeddedBroker`` for the arguments."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Loop,
         nodes: int = 1,
         port: int = 0,
         partitions: int = 3,
@@ -74,9 +82,9 @@ class EmbeddedCluster:
         #: The sum of the sizes of all batches.
         self.bytes = 0
         self.loop = loop
-        self.tls = None if tls is None else context(*tls)
+        self.tls = None if tls is None else _context(*tls)
         self.world = LoopWorld(loop) if world is None else world
-        self.cluster_id = uuid.UUID(int=self.world.random.getrandbits(128)).hex[:22]
+        self.cluster_id = f"{self.world.random.getrandbits(128):032x}"[:22]
         self.default_partitions = partitions
         self.auto_create = auto_create
         self.access = Access(**(authentication or {}))
@@ -172,7 +180,7 @@ class EmbeddedCluster:
 
     def topic(self, key: str | bytes) -> Topic | None:
         """Returns a topic by its name or the 16 bytes of its id."""
-        return self.topics.existing(uuid.UUID(bytes=key) if isinstance(key, bytes) else key)
+        return self.topics.existing(key)
 
     def api_versions(self, error: int = ErrorCode.NO_ERROR) -> Any:
         """Returns the response to ApiVersions."""

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cyproducer.records.topic_names import legal_topic
-from cyproducer.testing.broker import faults, fetch, request_log
+from cyproducer.testing.broker import faults, fetch
 from cyproducer.testing.broker.access import Right
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
 from cyproducer.testing.broker.partitions import Entry, Partition, Topic
 from cyproducer.testing.stored_record import StoredRecord
-from cyproducer.wire.record_decoder import batches as decoded
 
 if TYPE_CHECKING:
     from cyproducer.testing.broker.cluster import EmbeddedCluster
@@ -29,6 +28,9 @@ class Refused(Exception):
 
 def log_requests(cluster: "EmbeddedCluster", write: Callable[[str], object]) -> None:
     """Registers ``write``, which is called with a line for each response. Not from another process."""
+    # Imported here: it takes long, and few tests want it.
+    from cyproducer.testing.broker import request_log
+
     cluster.on_response.append(lambda call, response: write(request_log.line(call, response)))
 
 
@@ -79,6 +81,9 @@ def records(
 
 
 def _records(partition: Partition, committed: bool, offset: int) -> list[StoredRecord]:
+    # Imported here: it takes long, and a broker starts without it.
+    from cyproducer.wire.record_decoder import batches as decoded
+
     found = []
     upper = partition.last_stable if committed else partition.end
     for index in range(partition.at(offset), len(partition.entries)):
@@ -128,10 +133,10 @@ def take_down(cluster: "EmbeddedCluster", node: int) -> None:
             cluster.homes.move(home, cluster.world.random.choice(up))
 
 
-async def bring_up(cluster: "EmbeddedCluster", node: int) -> None:
+def bring_up(cluster: "EmbeddedCluster", node: int) -> None:
     found = _node(cluster, node, "bringing broker {} up failed")
     if not found.is_up:
-        await found.start(cluster.tls)
+        found.start(cluster.tls)
 
 
 def delay(cluster: "EmbeddedCluster", node: int, delay_ms: float) -> None:

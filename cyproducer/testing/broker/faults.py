@@ -5,7 +5,6 @@ error in a response: the handlers call ``Call.fault()`` for each topic and parti
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cyproducer.wire.schema import Api
@@ -17,18 +16,29 @@ FAIL, CUT_BEFORE, CUT_AFTER, THROTTLE = "fail", "cut before", "cut after", "thro
 ALWAYS: Final = -1
 
 
-@dataclass(eq=False)
 class Rule:
     """A fault of some requests. A field that is None matches all requests."""
 
-    kind: str
-    api: Api | None
-    #: The error code, or the throttle time in milliseconds.
-    value: int = 0
-    times: int = 1
-    node: int | None = None
-    topic: str | None = None
-    partition: int | None = None
+    __slots__ = ("api", "kind", "node", "partition", "times", "topic", "value")
+
+    def __init__(
+        self,
+        kind: str,
+        api: Api | None,
+        value: int = 0,
+        times: int = 1,
+        node: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.api = api
+        #: The error code, or the throttle time in milliseconds.
+        self.value = value
+        self.times = times
+        self.node = node
+        self.topic = topic
+        self.partition = partition
 
     def concerns(self, call: "Call") -> bool:
         return (self.api is None or self.api is call.api) and self.node in (None, call.node.id)

@@ -15,7 +15,6 @@ from cyproducer.testing.broker.partitions import Entry, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
-from cyproducer.wire.record_decoder import batches as decoded
 from cyproducer.wire.schema import NO_UUID
 
 READ_COMMITTED: Final = 1
@@ -257,6 +256,9 @@ def _offset_at(partition: Partition, timestamp: int, committed: bool) -> tuple[i
 
 def _first_record(entry: Entry, timestamp: int) -> tuple[int, int] | None:
     """Returns the timestamp and the offset of a batch's first record at or after a time."""
+    # Imported here: it takes long, and few clients search for a time.
+    from cyproducer.wire.record_decoder import batches as decoded
+
     try:
         for batch in decoded(entry.data):
             for record in batch.records():

@@ -3,7 +3,6 @@
 Owns the sessions of a node, and the set of partitions of a request. Does not own reading (``fetch``).
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
@@ -19,20 +18,22 @@ Key = tuple[str | bytes, int]
 """A topic, by name or by id as in the request, and a partition."""
 
 
-@dataclass(eq=False)
 class Session:
     """The partitions that one client reads from a node."""
 
-    id: int
-    #: Topics are named by their ids (KIP-516).
-    has_ids: bool
-    #: The epoch of the next request.
-    epoch: int = 1
-    #: The newest ``FetchPartition`` of each partition. Partitions with records move to the end, so that every
-    #: partition gets a turn.
-    partitions: dict[Key, Any] = field(default_factory=dict)
-    #: The offsets that the client knows: high watermark, last stable offset, log start offset.
-    known: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
+    __slots__ = ("epoch", "has_ids", "id", "known", "partitions")
+
+    def __init__(self, id: int, has_ids: bool) -> None:
+        self.id = id
+        #: Topics are named by their ids (KIP-516).
+        self.has_ids = has_ids
+        #: The epoch of the next request.
+        self.epoch = 1
+        #: The newest ``FetchPartition`` of each partition. Partitions with records move to the end, so that
+        #: every partition gets a turn.
+        self.partitions: dict[Key, Any] = {}
+        #: The offsets that the client knows: high watermark, last stable offset, log start offset.
+        self.known: dict[Key, tuple[int, int, int]] = {}
 
     def takes(self, key: Key, part: Any) -> bool:
         """Whether a partition belongs to an incremental response; stores the offsets that the client then

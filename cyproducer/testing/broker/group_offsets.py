@@ -9,7 +9,6 @@ transaction of the producer id and epoch, or if the transaction coordinator has 
 the transaction and no marker has been written since.
 """
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cyproducer.testing.broker.homes import GROUP, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, Home, Homes, Told
@@ -58,32 +57,48 @@ class TxnOffsetCommit(NamedTuple):
     offsets: dict[Place, Offset]
 
 
-@dataclass
 class Member:
     """A member of a group, and its static instance id, if it has one."""
 
-    generation: int
-    instance: str | None = None
+    __slots__ = ("generation", "instance")
+
+    def __init__(self, generation: int, instance: str | None = None) -> None:
+        self.generation = generation
+        self.instance = instance
 
 
-@dataclass(eq=False)
 class Group:
     """A group, and its offsets in the log."""
 
-    name: str
-    place: Place
-    home: Home
-    members: dict[str, Member] = field(default_factory=dict)
-    committed: dict[Place, Offset] = field(default_factory=dict)
-    #: The offsets of each committed transaction.
-    history: list[dict[Place, Offset]] = field(default_factory=list)
-    #: By producer id: offsets of open transactions, and the epoch that wrote them.
-    pending: dict[int, dict[Place, Offset]] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
-    #: By producer id: the term of the newest transaction coordinator that has ended one of its transactions.
-    terms: dict[int, int] = field(default_factory=dict)
-    #: Producer ids and epochs whose transaction is being verified; a marker revokes the verification.
-    guards: set[tuple[int, int]] = field(default_factory=set)
+    __slots__ = (
+        "committed",
+        "epochs",
+        "guards",
+        "history",
+        "home",
+        "members",
+        "name",
+        "pending",
+        "place",
+        "terms",
+    )
+
+    def __init__(self, name: str, place: Place, home: Home) -> None:
+        self.name = name
+        self.place = place
+        self.home = home
+        self.members: dict[str, Member] = {}
+        self.committed: dict[Place, Offset] = {}
+        #: The offsets of each committed transaction.
+        self.history: list[dict[Place, Offset]] = []
+        #: By producer id: offsets of open transactions, and the epoch that wrote them.
+        self.pending: dict[int, dict[Place, Offset]] = {}
+        self.epochs: dict[int, int] = {}
+        #: By producer id: the term of the newest transaction coordinator that has ended one of its
+        #: transactions.
+        self.terms: dict[int, int] = {}
+        #: Producer ids and epochs whose transaction is being verified; a marker revokes the verification.
+        self.guards: set[tuple[int, int]] = set()
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         return producer_id in self.pending and self.epochs[producer_id] == epoch

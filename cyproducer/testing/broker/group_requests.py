@@ -76,7 +76,6 @@ def join_group(call: Call) -> Any:
     if code := _member_refusal(call, request.group_id):
         told(Joined(code, request.member_id))
         return LATER
-    peer = call.connection.transport.get_extra_info("peername")
     call.cluster.groups.join(
         request.group_id,
         Join(
@@ -87,7 +86,7 @@ def join_group(call: Call) -> Any:
             request.protocol_type,
             {each.name: each.metadata for each in request.protocols},
             call.header.client_id or "",
-            f"/{peer[0]}" if peer else "",
+            f"/{call.connection.transport.peer}",
             id_first=call.version >= 4,
             can_skip=call.version >= 9,
         ),

@@ -19,10 +19,9 @@ If the coordinator loses its role, the next one continues from that state.
 """
 
 import struct
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -89,26 +88,54 @@ JoinTold = Callable[[Joined], None]
 SyncTold = Callable[[Synced], None]
 
 
-@dataclass(eq=False, kw_only=True)
 class Participant(Member):
     """A member, as its coordinator knows it."""
 
-    id: str
-    client_id: str
-    host: str
-    session_ms: int
-    rebalance_ms: int
-    protocols: dict[str, bytes]
-    assignment: bytes = b""
-    #: The member has not been in a generation yet.
-    is_new: bool = True
-    has_synced: bool = False
-    #: The callbacks of the member's waiting JoinGroup and SyncGroup requests.
-    join: JoinTold | None = None
-    sync: SyncTold | None = None
-    #: When the member's session expires, and when the timer that checks it fires.
-    expires_ns: int = 0
-    timer_ns: int = -1
+    __slots__ = (
+        "assignment",
+        "client_id",
+        "expires_ns",
+        "has_synced",
+        "host",
+        "id",
+        "is_new",
+        "join",
+        "protocols",
+        "rebalance_ms",
+        "session_ms",
+        "sync",
+        "timer_ns",
+    )
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        instance: str | None,
+        id: str,
+        client_id: str,
+        host: str,
+        session_ms: int,
+        rebalance_ms: int,
+        protocols: dict[str, bytes],
+    ) -> None:
+        super().__init__(generation, instance)
+        self.id = id
+        self.client_id = client_id
+        self.host = host
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.protocols = protocols
+        self.assignment: bytes = b""
+        #: The member has not been in a generation yet.
+        self.is_new = True
+        self.has_synced = False
+        #: The callbacks of the member's waiting JoinGroup and SyncGroup requests.
+        self.join: JoinTold | None = None
+        self.sync: SyncTold | None = None
+        #: When the member's session expires, and when the timer that checks it fires.
+        self.expires_ns = 0
+        self.timer_ns = -1
 
     def answer_join(self, answer: Joined) -> None:
         """Responds to the waiting JoinGroup request, if there is one."""
@@ -556,7 +583,9 @@ class ConsumerGroup(BaseGroup):
     # Moves of the coordinator
 
     def _store(self) -> int:
-        members = {name: replace(member, join=None, sync=None) for name, member in self.members.items()}
+        members = {name: copy(member) for name, member in self.members.items()}
+        for member in members.values():
+            member.join = member.sync = None
         self._stored = Stored(self.generation, self.protocol_type, self.protocol, self.leader, members)
         return ErrorCode.NO_ERROR
 
@@ -567,7 +596,9 @@ class ConsumerGroup(BaseGroup):
         if self._stored is None:
             return False
         self.generation, self.protocol_type, self.protocol, self.leader, members = self._stored
-        self.members.update((name, replace(member, timer_ns=-1)) for name, member in members.items())
+        for name, member in members.items():
+            restored = self.members[name] = copy(member)
+            restored.timer_ns = -1
         self.state = STABLE if members else EMPTY
         self.subscribed = self._subscriptions()
         return True
@@ -631,6 +662,9 @@ class Groups:
 
     def new_id(self, prefix: str) -> str:
         """Returns the id of a new member."""
+        # Imported here: it takes long, and most clusters have no groups.
+        import uuid
+
         return f"{prefix}-{uuid.UUID(int=self.world.random.getrandbits(128), version=4)}"
 
     def find(self, name: str) -> ConsumerGroup | None:

@@ -10,7 +10,6 @@ order, up to one of them; the later ones are lost.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cyproducer.testing.broker.world import NS_PER_MS, World
@@ -33,20 +32,22 @@ class Write(NamedTuple):
     from_broker: bool
 
 
-@dataclass(eq=False)
 class Home:
     """The coordinator of one transactional id or group."""
 
-    kind: str
-    name: str
-    leader: int
-    #: Counts elections, as the leader epoch of the partition does.
-    term: int = 0
-    loaded_at_ns: int = 0
-    #: Broker id -> the coordinator that this broker knows.
-    views: dict[int, int] = field(default_factory=dict)
-    writing: list[Write] = field(default_factory=list)
-    log_free_ns: int = 0
+    __slots__ = ("kind", "leader", "loaded_at_ns", "log_free_ns", "name", "term", "views", "writing")
+
+    def __init__(self, kind: str, name: str, leader: int) -> None:
+        self.kind = kind
+        self.name = name
+        self.leader = leader
+        #: Counts elections, as the leader epoch of the partition does.
+        self.term = 0
+        self.loaded_at_ns = 0
+        #: Broker id -> the coordinator that this broker knows.
+        self.views: dict[int, int] = {}
+        self.writing: list[Write] = []
+        self.log_free_ns = 0
 
     def __repr__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -84,7 +84,7 @@ def _described(call: Call, topic: "Topic") -> Any:
     if not call.allowed("DESCRIBE", "topic", topic.name):
         return _nothing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic.name)
     if code := call.fault(topic.name):
-        return _nothing(code, topic.name, topic.id.bytes)
+        return _nothing(code, topic.name, topic.id)
     partitions = []
     everywhere = list(cluster.nodes)
     up = [node.id for node in cluster.nodes.values() if node.is_up]
@@ -106,7 +106,7 @@ def _described(call: Call, topic: "Topic") -> Any:
     if call.version >= 8 and call.request.include_topic_authorized_operations:
         operations = cluster.access.operations(call.principal, "topic", topic.name)
     return response.MetadataResponseTopic(
-        ErrorCode.NO_ERROR, topic.name, topic.id.bytes, topic.name.startswith("__"), partitions, operations
+        ErrorCode.NO_ERROR, topic.name, topic.id, topic.name.startswith("__"), partitions, operations
     )
 
 

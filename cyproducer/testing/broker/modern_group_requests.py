@@ -32,8 +32,7 @@ def heartbeat(call: Call) -> Any:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group.")
         if not request.member_id:
             request = request._replace(member_id=groups.new_id("member"))
-        peer = call.connection.transport.get_extra_info("peername")
-        client_id, host = call.header.client_id or "", f"/{peer[0]}" if peer else ""
+        client_id, host = call.header.client_id or "", f"/{call.connection.transport.peer}"
         member, shows = group.heartbeat(request, client_id, host)
     except Refused as error:
         return response(0, error.code, error.text or None, None, 0, 0, None)

@@ -11,7 +11,6 @@ has all of them, its state is UnreleasedPartitions.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cyproducer.errors.error_code import ErrorCode
@@ -45,26 +44,44 @@ class Refused(Exception):
         self.text = text
 
 
-@dataclass(eq=False, kw_only=True)
 class Subscriber(Member):
     """A member; ``generation`` is its epoch."""
 
-    id: str
-    previous: int = 0
-    state: str = STABLE
-    rack: str | None = None
-    rebalance_ms: int = 0
-    topics: frozenset[str] = frozenset()
-    pattern: str = ""
-    client_id: str = ""
-    host: str = ""
-    assigned: Parts = frozenset()
-    #: Partitions that the member has to give up, and may still read.
-    revoking: Parts = frozenset()
-    #: When they must have been given up.
-    deadline_ns: int = -1
-    expires_ns: int = 0
-    timer_ns: int = -1
+    __slots__ = (
+        "assigned",
+        "client_id",
+        "deadline_ns",
+        "expires_ns",
+        "host",
+        "id",
+        "pattern",
+        "previous",
+        "rack",
+        "rebalance_ms",
+        "revoking",
+        "state",
+        "timer_ns",
+        "topics",
+    )
+
+    def __init__(self, *, generation: int, instance: str | None, id: str) -> None:
+        super().__init__(generation, instance)
+        self.id = id
+        self.previous = 0
+        self.state = STABLE
+        self.rack: str | None = None
+        self.rebalance_ms = 0
+        self.topics: frozenset[str] = frozenset()
+        self.pattern = ""
+        self.client_id = ""
+        self.host = ""
+        self.assigned: Parts = frozenset()
+        #: Partitions that the member has to give up, and may still read.
+        self.revoking: Parts = frozenset()
+        #: When they must have been given up.
+        self.deadline_ns = -1
+        self.expires_ns = 0
+        self.timer_ns = -1
 
     def subscribes(self, topic: str) -> bool:
         return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
@@ -203,7 +220,7 @@ class ModernGroup(BaseGroup):
     def _refresh(self) -> bool:
         """Looks for subscribed topics; returns whether some are new, gone or have more partitions."""
         topics = {
-            name: (topic.id.bytes, len(topic.partitions))
+            name: (topic.id, len(topic.partitions))
             for name, topic in self._cluster.topics.items()
             if any(member.subscribes(name) for member in self.members.values())
         }

@@ -10,10 +10,8 @@ With acks=all, only they are acknowledged. Records at or above ``synced`` may be
 """
 
 import bisect
-import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cyproducer.testing.broker.world import World
@@ -73,24 +71,28 @@ class Written(NamedTuple):
     entry: Entry
 
 
-@dataclass
 class ProducerState:
-    epoch: int
-    last_ns: int
-    batches: deque[Written] = field(default_factory=lambda: deque(maxlen=5))
-    #: The first offset of the open transaction.
-    started: int | None = None
-    #: The term of the newest coordinator that has ended a transaction.
-    term: int = -1
+    __slots__ = ("batches", "epoch", "last_ns", "started", "term")
+
+    def __init__(self, epoch: int, last_ns: int, started: int | None = None, term: int = -1) -> None:
+        self.epoch = epoch
+        self.last_ns = last_ns
+        self.batches: deque[Written] = deque(maxlen=5)
+        #: The first offset of the open transaction.
+        self.started = started
+        #: The term of the newest coordinator that has ended a transaction.
+        self.term = term
 
 
-@dataclass(eq=False)
 class Guard:
     """A verification of a producer's batch that a leader has requested from the coordinator. A marker that
     arrives in the meantime revokes it."""
 
-    epoch: int
-    lowest_sequence: int
+    __slots__ = ("epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, lowest_sequence: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = lowest_sequence
 
 
 class Aborted(NamedTuple):
@@ -102,28 +104,44 @@ class Aborted(NamedTuple):
     last: int
 
 
-@dataclass(eq=False)
 class Partition:
     """The true state of a partition, which brokers' views may lag behind."""
 
-    topic: str
-    index: int
-    leader: int
-    epoch: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    synced: int = 0
-    producers: dict[int, ProducerState] = field(default_factory=dict)
-    #: Batches that were appended, and then lost in a leader change.
-    lost: list[Entry] = field(default_factory=list)
-    waiting: list[tuple[int, Waiter]] = field(default_factory=list)
-    #: By producer id.
-    guards: dict[int, Guard] = field(default_factory=dict)
-    #: The first remaining offset.
-    log_start: int = 0
-    #: Transactions that were aborted, in the order of their markers.
-    aborted: list[Aborted] = field(default_factory=list)
-    #: Called when more records are on all replicas.
-    on_sync: Callable[["Partition"], object] | None = None
+    __slots__ = (
+        "aborted",
+        "entries",
+        "epoch",
+        "guards",
+        "index",
+        "leader",
+        "log_start",
+        "lost",
+        "on_sync",
+        "producers",
+        "synced",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, topic: str, index: int, leader: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.leader = leader
+        self.epoch = 0
+        self.entries: list[Entry] = []
+        self.synced = 0
+        self.producers: dict[int, ProducerState] = {}
+        #: Batches that were appended, and then lost in a leader change.
+        self.lost: list[Entry] = []
+        self.waiting: list[tuple[int, Waiter]] = []
+        #: By producer id.
+        self.guards: dict[int, Guard] = {}
+        #: The first remaining offset.
+        self.log_start = 0
+        #: Transactions that were aborted, in the order of their markers.
+        self.aborted: list[Aborted] = []
+        #: Called when more records are on all replicas.
+        self.on_sync: Callable[[Partition], object] | None = None
 
     @property
     def end(self) -> int:
@@ -303,13 +321,16 @@ class Partition:
         return len(gone)
 
 
-@dataclass(eq=False)
 class Topic:
-    name: str
-    id: uuid.UUID
-    partitions: list[Partition]
-    #: Not in the metadata before this time.
-    exists_from_ns: int = 0
+    __slots__ = ("exists_from_ns", "id", "name", "partitions")
+
+    def __init__(self, name: str, id: bytes, partitions: list[Partition], exists_from_ns: int = 0) -> None:
+        self.name = name
+        #: The 16 bytes of the UUID.
+        self.id = id
+        self.partitions = partitions
+        #: Not in the metadata before this time.
+        self.exists_from_ns = exists_from_ns
 
 
 class Cluster:
@@ -319,7 +340,7 @@ class Cluster:
         self.world = world
         self.nodes = list(range(1, nodes + 1))
         self.topics: dict[str, Topic] = {}
-        self.by_id: dict[uuid.UUID, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
         #: The partitions of deleted topics.
         self.deleted: list[Partition] = []
         self.next_producer_id = 1000
@@ -327,7 +348,7 @@ class Cluster:
         self.views: dict[tuple[int, Partition], tuple[int, int]] = {}
 
     def create_topic(self, name: str, partitions: int, exists_from_ms: float = 0) -> Topic:
-        topic_id = uuid.UUID(int=self.world.random.getrandbits(120) | 1 << 100)
+        topic_id = (self.world.random.getrandbits(120) | 1 << 100).to_bytes(16, "big")
         topic = Topic(name, topic_id, [], self.world.now_ns + int(exists_from_ms * 1e6))
         self.topics[name] = self.by_id[topic_id] = topic
         self.add_partitions(name, partitions)
@@ -342,9 +363,9 @@ class Cluster:
             for _, waiter in waiting:
                 waiter(NOT_LEADER)
 
-    def existing(self, key: str | uuid.UUID) -> Topic | None:
+    def existing(self, key: str | bytes) -> Topic | None:
         """Returns the topic with a name or an id, if brokers already know it."""
-        topic = self.by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
+        topic = self.by_id.get(key) if isinstance(key, bytes) else self.topics.get(key)
         return None if topic is None or self.world.now_ns < topic.exists_from_ns else topic
 
     def add_partitions(self, name: str, count: int) -> None:

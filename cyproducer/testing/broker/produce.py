@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.records.codecs import BY_NAME
-from cyproducer.records.compression import DecompressionError
 from cyproducer.testing.broker import batches, retention
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import Place
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import PRODUCE
-from cyproducer.wire.record_decoder import batches as decoded
 
 if TYPE_CHECKING:
     from cyproducer.testing.broker.cluster import EmbeddedCluster
@@ -198,6 +196,9 @@ def _refusal(call: Call, name: str | bytes, topic: Topic | None, given: Any) -> 
 
 def _key_refusal(data: bytes, place: str) -> Refusal | None:
     """Returns the refusal of the records without a key, which a compacted topic does not take."""
+    # Imported here: it takes long, and most topics are not compacted.
+    from cyproducer.wire.record_decoder import batches as decoded
+
     why = f"Compacted topic cannot accept message without key in topic partition {place}."
     try:
         records = itertools.chain.from_iterable(batch.records() for batch in decoded(data))
@@ -312,7 +313,7 @@ def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:
     if known is None:
         try:
             data = _recompressed(cluster, partition.topic, data)
-        except DecompressionError as error:
+        except batches.Damaged as error:
             answer.put(part.key, ErrorCode.CORRUPT_MESSAGE, text=str(error))
             return
         if too_large := _size_refusal(cluster, partition.topic, data):

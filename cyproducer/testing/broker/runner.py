@@ -4,29 +4,22 @@ Owns the thread or the process, and the transport of calls and results. Does not
 called (``control``). Thread-safe.
 """
 
-import asyncio
-import inspect
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection, Pipe
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cyproducer.base.clock import monotonic_s
 from cyproducer.testing.broker import control
 from cyproducer.testing.broker.cluster import EmbeddedCluster
+from cyproducer.testing.broker.loop import Loop
+
+if TYPE_CHECKING:
+    import subprocess
+    from multiprocessing.connection import Connection
 
 CALL_S: Final = 30.0
 STOP_S: Final = 5.0
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """A loop whose timers continue to run while a test has stopped Python's clocks."""
-
-    def time(self) -> float:
-        return monotonic_s()
 
 
 class ClusterThread:
@@ -34,43 +27,52 @@ class ClusterThread:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
-        self._loop = _Loop()
+        self._loop = Loop()
         self._cluster: EmbeddedCluster | None = None
-        self._thread = threading.Thread(target=self._run, name="cyproducer-embedded-broker", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run, name="cyproducer-embedded-broker", daemon=True)
         self.pid = os.getpid()
 
     def start(self) -> None:
         """Starts the cluster. Returns once all nodes listen; raises the error of a node that cannot."""
         self._thread.start()
         try:
-            self._wait(self._begin())
+            self._on_loop(self._begin)
         except BaseException:
             self.stop()
             raise
 
-    async def _begin(self) -> None:
+    def _begin(self) -> None:
         cluster = self._cluster = EmbeddedCluster(self._loop, **self._options)
         for node in cluster.nodes.values():
-            await node.start(cluster.tls)
+            node.start(cluster.tls)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
+    def _on_loop(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls ``act`` on the loop's thread, and waits for its result. Raises ``TimeoutError`` if there is
+        none after ``CALL_S``."""
+        outcome: list[tuple[bool, Any]] = []
+        is_over = threading.Event()
 
-    def _wait(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_S)
+        def carry_out() -> None:
+            outcome.append(_outcome(act, *arguments))
+            is_over.set()
+
+        self._loop.call_soon_threadsafe(carry_out)
+        if not is_over.wait(CALL_S):
+            raise TimeoutError(f"the embedded broker has not responded within {CALL_S:.0f} s")
+        ((succeeded, result),) = outcome
+        if succeeded:
+            return result
+        raise result
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls ``function(cluster, *arguments)`` on the loop's thread. Returns its result, or raises its
         exception."""
-        return self._wait(self._call(function, arguments))
+        return self._on_loop(self._call, function, arguments)
 
-    async def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         assert self._cluster is not None
         self._cluster.world.touch()
-        result = function(self._cluster, *arguments)
-        return await result if inspect.isawaitable(result) else result
+        return function(self._cluster, *arguments)
 
     def stop(self) -> None:
         """Closes everything, and ends the thread."""
@@ -81,6 +83,14 @@ class ClusterThread:
         # Run one more iteration of the loop, so that connections that were cut are notified.
         self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
         self._thread.join(CALL_S)
+
+
+def _outcome(act: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Returns whether a call succeeded, and its result or its exception."""
+    try:
+        return True, act(*arguments)
+    except Exception as error:
+        return False, error
 
 
 def _close(cluster: EmbeddedCluster) -> None:
@@ -109,6 +119,10 @@ class ClusterProcess:
 
     def start(self) -> None:
         """Starts the process. Returns once all nodes listen; raises the error of a node that cannot."""
+        # Imported here: a cluster on a thread needs neither, and both take long.
+        import subprocess
+        from multiprocessing.connection import Pipe
+
         ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -163,17 +177,10 @@ class ClusterProcess:
 def serve(pipe: "Connection[Any, Any]") -> None:
     """Carries out the calls of a ``ClusterProcess``, until the other end of the pipe is closed."""
     cluster = ClusterThread(pipe.recv())
-
-    def answered(function: Callable[..., Any], *given: Any) -> tuple[bool, Any]:
-        try:
-            return True, function(*given)
-        except Exception as error:
-            return False, error
-
-    pipe.send(answered(cluster.start))
+    pipe.send(_outcome(cluster.start))
     while True:
         try:
             name, arguments = pipe.recv()
         except EOFError:
             return
-        pipe.send(answered(cluster.call, getattr(control, name), *arguments))
+        pipe.send(_outcome(cluster.call, getattr(control, name), *arguments))

@@ -2,15 +2,13 @@
 
 Owns listening, framing, the order of a connection's requests, versions, and sending responses. Does not own
 the meaning of a request (``cluster.HANDLERS``) or any state of the cluster (``cluster``). Everything runs on
-the thread of one asyncio loop.
+the thread of one ``Loop``.
 
 As in Kafka, a connection handles one request at a time: the next request is handled once the response to the
 current one is written. A request that waits (Fetch, JoinGroup) blocks the requests behind it.
 """
 
-import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -19,12 +17,14 @@ from cyproducer.base.clock import monotonic_ns, unix_ms
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.fetch_sessions import Sessions
-from cyproducer.testing.broker.tls import TlsConnection
+from cyproducer.testing.broker.loop import Listener, Loop, Protocol, Transport
 from cyproducer.testing.broker.world import NS_PER_MS, World
 from cyproducer.wire.messages import API_VERSIONS
 from cyproducer.wire.schema import Api, RequestHeader, read_header
 
 if TYPE_CHECKING:
+    import ssl
+
     from cyproducer.testing.broker.cluster import EmbeddedCluster
 
 log = logging.getLogger("cyproducer.testing")
@@ -38,14 +38,14 @@ LATER: Final = object()
 
 
 class LoopWorld(World):
-    """Real time, which a test can advance, and events on an asyncio loop."""
+    """Real time, which a test can advance, and events on a loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._offset_ns = unix_ms() * NS_PER_MS - monotonic_ns()
         super().__init__(monotonic_ns(), self._real_ns())
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_ns = 0
+        #: When the loop runs the events; None: there is no alarm.
+        self._alarm_ns: int | None = None
 
     def _real_ns(self) -> int:
         return monotonic_ns() + self._offset_ns
@@ -66,17 +66,13 @@ class LoopWorld(World):
 
     def _schedule(self) -> None:
         due_ns = self.next_ns
-        if due_ns is None or (self._timer is not None and self._due_ns <= due_ns):
+        if due_ns is None or (self._alarm_ns is not None and self._alarm_ns <= due_ns):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due_ns = due_ns
-        self._timer = self._loop.call_later(max(0.0, (due_ns - self._real_ns()) / 1e9), self._run)
+        self._alarm_ns = due_ns
+        self._loop.set_alarm((due_ns - self._real_ns()) / 1e9, self._run)
 
     def _run(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._clear_alarm()
         self.touch()
         try:
             self.run_due()
@@ -88,8 +84,11 @@ class LoopWorld(World):
         """Cancels all events."""
         self.over = True
         self._events.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._clear_alarm()
+
+    def _clear_alarm(self) -> None:
+        self._alarm_ns = None
+        self._loop.clear_alarm()
 
 
 class Call:
@@ -155,7 +154,7 @@ Handler = Callable[[Call], Any]
 """Returns the response, or ``LATER``."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Protocol):
     """A node's end of one connection."""
 
     def __init__(self, node: "Node") -> None:
@@ -167,23 +166,22 @@ class Connection(asyncio.Protocol):
         self.is_gone = False
         #: The connection is closed after the next response.
         self.is_last = False
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._inbox = bytearray()
         self._queue: deque[bytes] = deque()
         self._busy = False
 
     @property
-    def transport(self) -> asyncio.Transport:
+    def transport(self) -> Transport:
         assert self._transport is not None
         return self._transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Transport) -> None:
         self._transport = transport
         self.node.connections.add(self)
         self.node.cluster.access.connected(self)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self) -> None:
         self.is_gone = True
         self._queue.clear()
         self.node.connections.discard(self)
@@ -320,28 +318,31 @@ class Node:
         self.delay_ms = 0.0
         self.connections: set[Connection] = set()
         self.fetch_sessions = Sessions()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    async def start(self, tls: ssl.SSLContext | None) -> None:
-        """Listens, on the same port as before if there was one."""
-
-        def connection() -> asyncio.Protocol:
-            return Connection(self) if tls is None else TlsConnection(tls, Connection(self))
-
-        self._server = await self.cluster.loop.create_server(connection, self.host, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    def start(self, tls: "ssl.SSLContext | None") -> None:
+        """Listens, on the same port as before if there was one. Raises ``OSError`` if it is taken."""
+        self._listener = self.cluster.loop.listen(lambda: self._connection(tls), self.host, self.port)
+        self.port = self._listener.port
         self.is_up = True
+
+    def _connection(self, tls: "ssl.SSLContext | None") -> Protocol:
+        if tls is None:
+            return Connection(self)
+        from cyproducer.testing.broker.tls import TlsConnection
+
+        return TlsConnection(tls, Connection(self))
 
     def stop(self) -> None:
         """Closes all connections, and refuses new ones."""
         self.is_up = False
         self.fetch_sessions.clear()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         for connection in list(self.connections):
             connection.cut()

@@ -1,13 +1,12 @@
 """TLS of an embedded cluster: certificates, contexts, and the layer under its connections.
 
-The layer stands in for asyncio's, which closes the connection after a failed handshake without sending the
-alert: clients would not learn that they need a certificate.
+After a failed handshake the layer sends the alert before it closes the connection: clients learn that they
+need a certificate.
 
 Owns generating a certificate for 127.0.0.1 and localhost if none is given: with the package trustme, or
 otherwise with the command ``openssl``.
 """
 
-import asyncio
 import contextlib
 import importlib
 import shutil
@@ -16,6 +15,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from cyproducer.testing.broker.loop import Protocol, Transport
 
 SECONDS: Final = 30
 _CHUNK: Final = 1 << 16
@@ -97,19 +98,18 @@ def context(certificate: str, key: str, client_authority: str | None) -> ssl.SSL
     return made
 
 
-class TlsConnection(asyncio.Protocol):
+class TlsConnection(Protocol):
     """The server's end of a TLS connection. ``inner`` is connected once the handshake is done."""
 
-    def __init__(self, context: ssl.SSLContext, inner: asyncio.Protocol) -> None:
+    def __init__(self, context: ssl.SSLContext, inner: Protocol) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._inner = inner
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._is_open = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Transport) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -131,17 +131,17 @@ class TlsConnection(asyncio.Protocol):
             # The client has ended the session.
             self.transport.close()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self) -> None:
         if self._is_open:
-            self._inner.connection_lost(error)
+            self._inner.connection_lost()
 
     @property
-    def transport(self) -> asyncio.Transport:
+    def transport(self) -> Transport:
         assert self._transport is not None
         return self._transport
 
     def write(self, data: bytes) -> None:
-        if not self.transport.is_closing():
+        if not self.transport.is_closing:
             self._tls.write(data)
             self.flush()
 
@@ -160,15 +160,15 @@ class TlsConnection(asyncio.Protocol):
         return self._tls.getpeercert()
 
 
-class _TlsTransport(asyncio.Transport):
+class _TlsTransport(Transport):
     """What a connection sees of its TLS."""
 
     def __init__(self, tls: TlsConnection) -> None:
-        super().__init__()
+        self.peer = tls.transport.peer
         self._tls = tls
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._tls.write(bytes(data))
+    def write(self, data: bytes) -> None:
+        self._tls.write(data)
 
     def close(self) -> None:
         self._tls.end()
@@ -176,7 +176,5 @@ class _TlsTransport(asyncio.Transport):
     def abort(self) -> None:
         self._tls.transport.abort()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if name == "peercert":
-            return self._tls.peer_certificate()
-        return self._tls.transport.get_extra_info(name, default)
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        return self._tls.peer_certificate()

@@ -15,7 +15,6 @@ CONCURRENT_TRANSACTIONS.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cyproducer.testing.broker.homes import ID, NO_ERROR, NOBODY, Home, Homes
@@ -72,38 +71,55 @@ Told = Callable[[int], None]
 """Called with an error code."""
 
 
-@dataclass
 class TransactionManners:
     """How brokers handle transactions in a history; times in milliseconds."""
 
-    #: The level of ``transaction.version`` at the start.
-    level: int = 2
-    #: The time until a write to a coordinator's log is durable.
-    log_ms: tuple[float, float] = (0.0, 0.0)
-    #: The time until a marker reaches its partition's leader.
-    marker_ms: tuple[float, float] = (0.0, 0.0)
-    #: The time from a leader to the coordinator and back.
-    between_ms: tuple[float, float] = (0.0, 0.0)
-    #: How long a new coordinator takes to load its log.
-    load_ms: tuple[float, float] = (0.0, 0.0)
-    #: How long brokers take to learn of a new coordinator, or of a new level.
-    lag_ms: tuple[float, float] = (0.0, 0.0)
-    #: How often coordinators check for transactions that have timed out.
-    check_ms: float = 1000.0
-    #: ``transaction.max.timeout.ms``
-    max_timeout_ms: int = 900_000
-    #: Whether EndTxn(commit) after the broker's timeout returns PRODUCER_FENCED, as after KAFKA-20785.
-    fences_late_commits: bool = False
-    #: The epoch of a new producer id.
-    first_epoch: int = 0
-    #: Whether the first lookup of a coordinator fails because the topic of its log is being created.
-    makes_topics: bool = False
-    #: The probability that a Produce request fails to add its partitions because another connection of the
-    #: producer also adds partitions.
-    collides: float = 0.2
-    #: Error codes that requests to coordinators get at random, and their probability.
-    faults: list[int] = field(default_factory=list)
-    fault_rate: float = 0.0
+    def __init__(
+        self,
+        *,
+        level: int = 2,
+        log_ms: tuple[float, float] = (0.0, 0.0),
+        marker_ms: tuple[float, float] = (0.0, 0.0),
+        between_ms: tuple[float, float] = (0.0, 0.0),
+        load_ms: tuple[float, float] = (0.0, 0.0),
+        lag_ms: tuple[float, float] = (0.0, 0.0),
+        check_ms: float = 1000.0,
+        max_timeout_ms: int = 900_000,
+        fences_late_commits: bool = False,
+        first_epoch: int = 0,
+        makes_topics: bool = False,
+        collides: float = 0.2,
+        faults: Iterable[int] = (),
+        fault_rate: float = 0.0,
+    ) -> None:
+        #: The level of ``transaction.version`` at the start.
+        self.level = level
+        #: The time until a write to a coordinator's log is durable.
+        self.log_ms = log_ms
+        #: The time until a marker reaches its partition's leader.
+        self.marker_ms = marker_ms
+        #: The time from a leader to the coordinator and back.
+        self.between_ms = between_ms
+        #: How long a new coordinator takes to load its log.
+        self.load_ms = load_ms
+        #: How long brokers take to learn of a new coordinator, or of a new level.
+        self.lag_ms = lag_ms
+        #: How often coordinators check for transactions that have timed out.
+        self.check_ms = check_ms
+        #: ``transaction.max.timeout.ms``
+        self.max_timeout_ms = max_timeout_ms
+        #: Whether EndTxn(commit) after the broker's timeout returns PRODUCER_FENCED, as after KAFKA-20785.
+        self.fences_late_commits = fences_late_commits
+        #: The epoch of a new producer id.
+        self.first_epoch = first_epoch
+        #: Whether the first lookup of a coordinator fails because the topic of its log is being created.
+        self.makes_topics = makes_topics
+        #: The probability that a Produce request fails to add its partitions because another connection of
+        #: the producer also adds partitions.
+        self.collides = collides
+        #: Error codes that requests to coordinators get at random, and their probability.
+        self.faults = list(faults)
+        self.fault_rate = fault_rate
 
 
 class State(NamedTuple):
@@ -129,20 +145,22 @@ class State(NamedTuple):
     fenced: bool = False
 
 
-@dataclass(eq=False)
 class Transaction:
     """A transactional id, as its coordinator knows it."""
 
-    id: str
-    home: Home
-    #: None: the coordinator does not know the id.
-    state: State | None = None
-    #: A change is being written.
-    changing: bool = False
-    #: A change can't be written: the id is blocked until another coordinator reads the log.
-    wedged: bool = False
-    #: Partitions whose markers are in flight.
-    unmarked: set[Place] = field(default_factory=set)
+    __slots__ = ("changing", "home", "id", "state", "unmarked", "wedged")
+
+    def __init__(self, id: str, home: Home) -> None:
+        self.id = id
+        self.home = home
+        #: None: the coordinator does not know the id.
+        self.state: State | None = None
+        #: A change is being written.
+        self.changing = False
+        #: A change can't be written: the id is blocked until another coordinator reads the log.
+        self.wedged = False
+        #: Partitions whose markers are in flight.
+        self.unmarked: set[Place] = set()
 
     @property
     def busy(self) -> bool:

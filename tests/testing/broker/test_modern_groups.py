@@ -83,7 +83,7 @@ class Reader:
 
     def topic_ids(self) -> dict[str, bytes]:
         return self.bench.call(
-            lambda cluster: {name: topic.id.bytes for name, topic in cluster.topics.topics.items()}
+            lambda cluster: {name: topic.id for name, topic in cluster.topics.topics.items()}
         )
 
     def owned(self) -> list[Any]:
