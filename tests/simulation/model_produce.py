@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.partitions import (
-    INVALID_TXN_STATE,
     SEQUENCES,
     Cluster,
     Entry,
@@ -213,7 +213,7 @@ def _check(
         return partition.check_transactional(batch, guard)
     state = partition.producers.get(batch.producer_id)
     if state is not None and state.started is not None:
-        return INVALID_TXN_STATE, None
+        return ErrorCode.INVALID_TXN_STATE, None
     return partition.check(batch, broker.manners.old_rules, broker.manners.tells_duplicates)
 
 

@@ -7,21 +7,13 @@ or Produce (``model_produce``).
 
 from typing import TYPE_CHECKING
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.homes import (
     GROUP,
     ID,
-    LOADING,
-    NO_ERROR,
     NOBODY,
-    NOT_AVAILABLE,
-    NOT_COORDINATOR,
 )
 from cyproducer.testing.broker.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_REQUEST,
-    PRODUCER_FENCED,
-    TRANSACTION_ABORTABLE,
     Place,
     Transactions,
 )
@@ -99,8 +91,8 @@ def _transactions_of(broker: "Broker") -> Transactions:
 
 def _sayable(api_key: int, version: int, code: int) -> int:
     """Returns a code that a version knows."""
-    if code == PRODUCER_FENCED and version < TELLS_FENCED.get(api_key, 0):
-        return INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.PRODUCER_FENCED and version < TELLS_FENCED.get(api_key, 0):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
 
 
@@ -114,8 +106,8 @@ def _refusal(
     manners = transactions.manners
     if not code and manners.faults and broker.world.chance(manners.fault_rate):
         code = broker.world.random.choice(manners.faults)
-        if code == TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE.get(api_key, 1 << 15):
-            code = CONCURRENT_TRANSACTIONS
+        if code == ErrorCode.TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE.get(api_key, 1 << 15):
+            code = ErrorCode.CONCURRENT_TRANSACTIONS
     return code
 
 
@@ -147,18 +139,20 @@ class _Work:
 
     def _find(self, key_type: int, key: str) -> codec.Coordinator:
         if key_type not in (codec.BY_ID, codec.BY_GROUP) or (key_type == codec.BY_ID and not key):
-            return codec.Coordinator(key, error=INVALID_REQUEST, message="no such type of key")
+            return codec.Coordinator(key, error=ErrorCode.INVALID_REQUEST, message="no such type of key")
         kind = ID if key_type == codec.BY_ID else GROUP
         if (kind, key) in self.transactions.denied:
             return codec.Coordinator(key, error=ID_DENIED if kind == ID else GROUP_DENIED, message="denied")
         manners = self.transactions.manners
         if manners.makes_topics:
             manners.makes_topics = False
-            return codec.Coordinator(key, error=NOT_AVAILABLE, message="the topic is being made")
+            return codec.Coordinator(
+                key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="the topic is being made"
+            )
         home = self.transactions.homes.home(kind, key)
         node = home.views[self.broker.node]
         if node == NOBODY:
-            return codec.Coordinator(key, error=NOT_AVAILABLE)
+            return codec.Coordinator(key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return codec.Coordinator(key, node, f"b{node}", PORT)
 
     def add_partitions(self, request: codec.AddPartitions) -> None:
@@ -186,7 +180,7 @@ class _Work:
         if ("topic", place[0]) in self.transactions.denied:
             return TOPIC_DENIED
         topic = self.broker.cluster.existing(place[0])
-        return NO_ERROR if topic is not None and place[1] < len(topic.partitions) else UNKNOWN_TOPIC
+        return ErrorCode.NO_ERROR if topic is not None and place[1] < len(topic.partitions) else UNKNOWN_TOPIC
 
     def add_offsets(self, request: codec.AddOffsets) -> None:
         def told(code: int) -> None:
@@ -236,9 +230,18 @@ class _Work:
             allowed = request.offsets
             told(ID_DENIED if (ID, request.transactional_id) in denied else GROUP_DENIED)
         elif manners.faults and self.world.chance(manners.fault_rate):
-            told(self.world.random.choice((LOADING, NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS)))
+            told(
+                self.world.random.choice(
+                    (
+                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                        ErrorCode.NOT_COORDINATOR,
+                        ErrorCode.CONCURRENT_TRANSACTIONS,
+                    )
+                )
+            )
         elif not allowed:
-            told(NO_ERROR)
+            told(ErrorCode.NO_ERROR)
         else:
             assert self.transactions.offsets is not None
             self.transactions.offsets.commit(

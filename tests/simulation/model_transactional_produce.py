@@ -11,14 +11,12 @@ that is ended, but whose marker has not arrived, is open in the log: a late batc
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cyproducer.testing.broker.homes import ID, LOADING, NOT_AVAILABLE, NOT_COORDINATOR
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.homes import (
+    ID,
+)
 from cyproducer.testing.broker.partitions import Guard, Header, Partition
 from cyproducer.testing.broker.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
-    NETWORK_EXCEPTION,
-    TRANSACTION_ABORTABLE,
     Place,
     Transactions,
 )
@@ -43,7 +41,12 @@ ADDS_PARTITIONS = 12
 TELLS_ABORTABLE = 11
 """From this version on, Produce may answer TRANSACTION_ABORTABLE."""
 NOT_ENOUGH_REPLICAS = 19
-UNREACHED = (NETWORK_EXCEPTION, LOADING, NOT_AVAILABLE, NOT_COORDINATOR)
+UNREACHED = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 class Part(NamedTuple):
@@ -68,7 +71,7 @@ def answer_transactional_produce(
     identities = {(part.batch.producer_id, part.batch.epoch) for part in parts}
     if len(identities) > 1:
         transactions.accuse(f"a Produce request has batches of several identities: {sorted(identities)}")
-        _refuse(answer, parts, INVALID_PRODUCER_ID_MAPPING)
+        _refuse(answer, parts, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return
     ((producer_id, epoch),) = identities
     adds = request.api_version >= ADDS_PARTITIONS
@@ -121,7 +124,7 @@ def _parts(broker: "Broker", transactions: Transactions, answer: Answer) -> list
                 answer.put(key, index, UNKNOWN_TOPIC_ID if is_id else UNKNOWN_TOPIC)
             elif wrong := _wrong(request, batch):
                 transactions.accuse(f"a batch for {topic.name}-{index} {wrong}")
-                answer.put(key, index, INVALID_TXN_STATE)
+                answer.put(key, index, ErrorCode.INVALID_TXN_STATE)
             elif (ID, request.transactional_id) in transactions.denied:
                 answer.put(key, index, ID_DENIED)
             elif ("topic", topic.name) in transactions.denied:
@@ -146,8 +149,8 @@ def _wrong(request: ProduceRequest, batch: Header) -> str:
 
 def _translated(code: int, version: int) -> int:
     """Returns the code that a version of Produce has for the coordinator's one."""
-    if code in UNREACHED or (code == CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
+    if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
         return NOT_ENOUGH_REPLICAS
-    if code == TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
-        return INVALID_TXN_STATE
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
     return code

@@ -6,17 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.group_offsets import Offsets
-from cyproducer.testing.broker.homes import GROUP, ID, NOT_AVAILABLE, NOT_COORDINATOR, Homes
+from cyproducer.testing.broker.homes import (
+    GROUP,
+    ID,
+    Homes,
+)
 from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_TXN_STATE,
-    PRODUCER_FENCED,
-    TRANSACTION_ABORTABLE,
-    UNSUPPORTED_VERSION,
     Place,
     TransactionManners,
     Transactions,
@@ -259,7 +257,12 @@ def test_produce_12_adds_its_partitions(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "code"), [(11, TRANSACTION_ABORTABLE), (10, INVALID_TXN_STATE), (9, INVALID_TXN_STATE)]
+    ("version", "code"),
+    [
+        (11, ErrorCode.TRANSACTION_ABORTABLE),
+        (10, ErrorCode.INVALID_TXN_STATE),
+        (9, ErrorCode.INVALID_TXN_STATE),
+    ],
 )
 def test_up_to_produce_11_partitions_must_be_added_before(bench: Bench, version: int, code: int) -> None:
     identity = bench.started()
@@ -309,15 +312,17 @@ def test_an_id_without_rights_writes_nothing(bench: Bench) -> None:
 def test_a_fenced_producer_has_an_invalid_epoch(bench: Bench, version: int) -> None:
     identity = bench.started()
     bench.started()
-    assert bench.produce(version, {T0: batch(identity)}) == [INVALID_PRODUCER_EPOCH]
+    assert bench.produce(version, {T0: batch(identity)}) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 def test_an_unknown_producer_id_has_no_mapping(bench: Bench) -> None:
     bench.started()
-    assert bench.produce(12, {T0: batch((99, 0))}) == [INVALID_PRODUCER_ID_MAPPING]
+    assert bench.produce(12, {T0: batch((99, 0))}) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
-@pytest.mark.parametrize(("version", "code"), [(12, CONCURRENT_TRANSACTIONS), (11, NOT_ENOUGH_REPLICAS)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(12, ErrorCode.CONCURRENT_TRANSACTIONS), (11, NOT_ENOUGH_REPLICAS)]
+)
 def test_while_markers_are_under_way(bench: Bench, version: int, code: int) -> None:
     identity = bench.started()
     assert bench.add(identity, U0) == [0]
@@ -353,7 +358,7 @@ def test_a_late_batch_belongs_to_the_ended_transaction(bench: Bench) -> None:
     assert bench.produce(12, {T0: batch(identity, 1)}) == [0]
     bench.pass_ms(1000)
     assert bench.visible(T0) == 2
-    assert bench.produce(12, {T0: batch(identity, 2)}) == [INVALID_PRODUCER_EPOCH]
+    assert bench.produce(12, {T0: batch(identity, 2)}) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 def test_without_a_bump_the_next_transactions_batch_may_go_into_the_ended_one(bench: Bench) -> None:
@@ -378,7 +383,10 @@ def test_a_marker_between_adding_and_appending_refuses_the_batch() -> None:
     bench.pass_ms(10)
     wire, _ = bench.conversations[1]
     (answer,) = wire.answers
-    assert read(PRODUCE, 12, answer).responses[0].partition_responses[0].error_code == INVALID_TXN_STATE
+    assert (
+        read(PRODUCE, 12, answer).responses[0].partition_responses[0].error_code
+        == ErrorCode.INVALID_TXN_STATE
+    )
     assert len(partition.entries) == 1
 
 
@@ -482,8 +490,8 @@ def test_the_requests_of_closed_connections_that_act_on_any_transaction_are_drop
 def test_at_level_0_a_produce_that_adds_wedges_the_id() -> None:
     bench = Bench(level=0)
     identity = bench.started()
-    assert bench.produce(12, {T0: batch(identity)}) == [UNSUPPORTED_VERSION]
-    assert bench.init().error_code == CONCURRENT_TRANSACTIONS
+    assert bench.produce(12, {T0: batch(identity)}) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert bench.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 @pytest.mark.parametrize(
@@ -499,7 +507,7 @@ def test_what_a_transactional_producer_must_not_send(
 ) -> None:
     identity = bench.started()
     data = batch(identity, transactional=transactional)
-    assert bench.produce(12, {T0: data}, **values) == [INVALID_TXN_STATE]
+    assert bench.produce(12, {T0: data}, **values) == [ErrorCode.INVALID_TXN_STATE]
     (violation,) = bench.transactions.violations
     assert violation.startswith(why)
     assert bench.places() == set()
@@ -508,7 +516,7 @@ def test_what_a_transactional_producer_must_not_send(
 def test_identities_are_not_mixed_in_a_request(bench: Bench) -> None:
     producer_id, epoch = bench.started()
     data = {T0: batch((producer_id, epoch)), U0: batch((producer_id, epoch + 1))}
-    assert bench.produce(12, data) == [INVALID_PRODUCER_ID_MAPPING] * 2
+    assert bench.produce(12, data) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     assert len(bench.transactions.violations) == 1
 
 
@@ -524,12 +532,12 @@ def test_a_coordinator_is_found_once_its_topic_is_made(bench: Bench, version: in
         return body.coordinators[0] if version >= 4 else body
 
     kind, key = (1, "x") if version >= 1 else (0, "g")
-    assert found(kind, key).error_code == NOT_AVAILABLE
+    assert found(kind, key).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     told = found(kind, key)
     assert (told.error_code, told.node_id, told.host, told.port) == (0, 1, "b1", 9092)
     bench.homes.crash(1)
     bench.homes.home(ID if kind else GROUP, key).views[2] = -1
-    assert found(kind, key).error_code == NOT_AVAILABLE
+    assert found(kind, key).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     bench.transactions.denied |= {(ID, "x"), (GROUP, "g")}
     assert found(kind, key).error_code == (ID_DENIED if kind else GROUP_DENIED)
 
@@ -541,7 +549,9 @@ def test_init_producer_id_says_fenced_from_version_4_on(bench: Bench, version: i
     bench.init()
     if version >= 3:
         fenced = bench.init(version, producer_id, epoch)
-        assert fenced.error_code == (PRODUCER_FENCED if version >= 4 else INVALID_PRODUCER_EPOCH)
+        assert fenced.error_code == (
+            ErrorCode.PRODUCER_FENCED if version >= 4 else ErrorCode.INVALID_PRODUCER_EPOCH
+        )
         assert (fenced.producer_id, fenced.producer_epoch) == (-1, -1)
 
 
@@ -549,7 +559,7 @@ def test_init_producer_id_says_fenced_from_version_4_on(bench: Bench, version: i
 def test_add_partitions_says_fenced_from_version_2_on(bench: Bench, version: int) -> None:
     identity = bench.started()
     bench.started()
-    code = PRODUCER_FENCED if version >= 2 else INVALID_PRODUCER_EPOCH
+    code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
     assert bench.add(identity, T0, U0, version=version) == [code, code]
 
 
@@ -560,7 +570,9 @@ def test_end_txn_says_fenced_from_version_2_on_and_no_identity_with_an_error(
     identity = bench.started()
     bench.started()
     body = bench.end(identity, version)
-    assert body.error_code == (PRODUCER_FENCED if version >= 2 else INVALID_PRODUCER_EPOCH)
+    assert body.error_code == (
+        ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
+    )
     if version >= 5:
         assert (body.producer_id, body.producer_epoch) == (-1, -1)
 
@@ -581,7 +593,7 @@ def added_offsets(bench: Bench, identity: tuple[int, int], version: int) -> int:
 def test_add_offsets_adds_the_group(bench: Bench, version: int) -> None:
     former, identity = bench.started(), bench.started()
     assert added_offsets(bench, former, version) == (
-        PRODUCER_FENCED if version >= 2 else INVALID_PRODUCER_EPOCH
+        ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
     )
     assert added_offsets(bench, identity, version) == 0
     assert bench.places() == {bench.offsets.group("g").place}
@@ -631,11 +643,11 @@ def test_other_brokers_are_no_coordinators(bench: Bench) -> None:
     identity = bench.started()
     for kind, name in ((ID, "x"), (GROUP, "g")):
         bench.homes.move(bench.homes.home(kind, name), 2)
-    assert bench.init().error_code == NOT_COORDINATOR
-    assert bench.add(identity, T0) == [NOT_COORDINATOR]
-    assert added_offsets(bench, identity, 4) == NOT_COORDINATOR
-    assert bench.end(identity, 5).error_code == NOT_COORDINATOR
-    assert bench.commit_offsets(identity, 5, "t") == [NOT_COORDINATOR]
+    assert bench.init().error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.add(identity, T0) == [ErrorCode.NOT_COORDINATOR]
+    assert added_offsets(bench, identity, 4) == ErrorCode.NOT_COORDINATOR
+    assert bench.end(identity, 5).error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.commit_offsets(identity, 5, "t") == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_a_transaction_is_described(bench: Bench) -> None:
@@ -654,8 +666,8 @@ def test_a_transaction_is_described(bench: Bench) -> None:
 @pytest.mark.parametrize("version", [3, 4])
 def test_faults_are_those_that_a_version_knows(bench: Bench, version: int) -> None:
     identity = bench.started()
-    bench.transactions.manners.faults = [TRANSACTION_ABORTABLE]
+    bench.transactions.manners.faults = [ErrorCode.TRANSACTION_ABORTABLE]
     bench.transactions.manners.fault_rate = 1.0
-    code = TRANSACTION_ABORTABLE if version >= 4 else CONCURRENT_TRANSACTIONS
+    code = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.CONCURRENT_TRANSACTIONS
     assert bench.end(identity, version).error_code == code
     assert added_offsets(bench, identity, version) == code

@@ -2,41 +2,23 @@
 
 import pytest
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.group_offsets import (
-    FENCED_INSTANCE_ID,
-    ILLEGAL_GENERATION,
-    UNKNOWN_MEMBER_ID,
     Member,
     Offsets,
 )
 from cyproducer.testing.broker.homes import (
     GROUP,
     ID,
-    LOADING,
-    NO_ERROR,
-    NOT_AVAILABLE,
-    NOT_COORDINATOR,
     Homes,
 )
 from cyproducer.testing.broker.partitions import Cluster, Header, Partition
 from cyproducer.testing.broker.transactions import (
     COMPLETE_ABORT,
-    CONCURRENT_TRANSACTIONS,
     EMPTY,
     EXHAUSTED,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_PRODUCER_ID_MAPPING,
-    INVALID_REQUEST,
-    INVALID_TRANSACTION_TIMEOUT,
-    INVALID_TXN_STATE,
-    NETWORK_EXCEPTION,
     ONGOING,
     PREPARE_COMMIT,
-    PRODUCER_FENCED,
-    TRANSACTION_ABORTABLE,
-    TRANSACTIONAL_ID_NOT_FOUND,
-    UNKNOWN_SERVER_ERROR,
-    UNSUPPORTED_VERSION,
     Place,
     State,
     TransactionManners,
@@ -49,9 +31,9 @@ from tests.simulation.world import NS_PER_MS, World
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 V1, V2 = False, True
 COMMIT, ABORT = True, False
-FENCED = (PRODUCER_FENCED, -1, -1)
-WRONG_STATE = (INVALID_TXN_STATE, -1, -1)
-BUSY = (CONCURRENT_TRANSACTIONS, -1, -1)
+FENCED = (ErrorCode.PRODUCER_FENCED, -1, -1)
+WRONG_STATE = (ErrorCode.INVALID_TXN_STATE, -1, -1)
+BUSY = (ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1)
 TIMEOUT_MS = 1000
 
 
@@ -89,7 +71,7 @@ class Bench:
     def started(self) -> tuple[int, int]:
         """Returns a new identity."""
         code, producer_id, epoch = self.init()
-        assert code == NO_ERROR
+        assert code == ErrorCode.NO_ERROR
         return producer_id, epoch
 
     def add(self, identity: tuple[int, int], *places: Place, bumps: bool = V2) -> int:
@@ -134,7 +116,7 @@ class Bench:
         batch = Header(1, *identity, sequence, True)
         partition = self.partition(place)
         guard = partition.guard(batch, True)
-        assert partition.check_transactional(batch, guard) == (NO_ERROR, None)
+        assert partition.check_transactional(batch, guard) == (ErrorCode.NO_ERROR, None)
         partition.append(batch, b"", self.world.now_ns)
         partition.sync(partition.epoch, partition.end)
 
@@ -175,7 +157,7 @@ both = pytest.mark.parametrize("bumps", [pytest.param(V2, id="v2"), pytest.param
 def committed(bench: Bench, bumps: bool) -> tuple[tuple[int, int], tuple[int, ...]]:
     """Commits a transaction; returns its identity and the answer."""
     identity = bench.started()
-    assert bench.add(identity, T0, bumps=bumps) == NO_ERROR
+    assert bench.add(identity, T0, bumps=bumps) == ErrorCode.NO_ERROR
     return identity, bench.end(identity, COMMIT, bumps)
 
 
@@ -185,7 +167,7 @@ def committed(bench: Bench, bumps: bool) -> tuple[tuple[int, int], tuple[int, ..
 @both
 def test_while_the_last_end_is_pending_a_repeated_one_is_concurrent(bench: Bench, bumps: bool) -> None:
     identity, answer = committed(bench, bumps)
-    assert answer[0] == NO_ERROR
+    assert answer[0] == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT, bumps) == BUSY
 
 
@@ -199,7 +181,7 @@ def test_while_the_last_end_is_pending_the_opposite_is_concurrent_or_a_wrong_sta
 
 def test_a_repeated_end_with_a_bump_has_the_same_next_identity(bench: Bench) -> None:
     (producer_id, epoch), answer = committed(bench, V2)
-    assert answer == (NO_ERROR, producer_id, epoch + 1)
+    assert answer == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
     bench.settle()
     # Also if another coordinator has read the log meanwhile.
     bench.homes.move(bench.homes.home(ID, "x"), 2)
@@ -210,18 +192,18 @@ def test_a_repeated_end_with_a_bump_has_the_same_next_identity(bench: Bench) -> 
 def test_a_repeated_abort_with_a_bump_has_the_same_next_identity(bench: Bench) -> None:
     producer_id, epoch = identity = bench.started()
     bench.add(identity, T0)
-    assert bench.end(identity, ABORT) == (NO_ERROR, producer_id, epoch + 1)
+    assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
     bench.settle()
-    assert bench.end(identity, ABORT) == (NO_ERROR, producer_id, epoch + 1)
+    assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
 
 
 @pytest.mark.parametrize("commits", [COMMIT, ABORT])
 def test_a_repeated_end_without_a_bump_is_accepted(bench: Bench, commits: bool) -> None:
     identity = bench.started()
     bench.add(identity, T0, bumps=V1)
-    assert bench.end(identity, commits, V1)[0] == NO_ERROR
+    assert bench.end(identity, commits, V1)[0] == ErrorCode.NO_ERROR
     bench.settle()
-    assert bench.end(identity, commits, V1)[0] == NO_ERROR
+    assert bench.end(identity, commits, V1)[0] == ErrorCode.NO_ERROR
     assert bench.state.epoch == identity[1]
 
 
@@ -242,10 +224,10 @@ def test_a_commit_of_nothing_is_a_wrong_state(bench: Bench, bumps: bool) -> None
 
 def test_an_abort_of_nothing_bumps_the_epoch(bench: Bench) -> None:
     producer_id, epoch = bench.started()
-    assert bench.end((producer_id, epoch), ABORT) == (NO_ERROR, producer_id, epoch + 1)
+    assert bench.end((producer_id, epoch), ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
     bench.settle()
     # After a complete transaction too.
-    assert bench.end((producer_id, epoch + 1), ABORT) == (NO_ERROR, producer_id, epoch + 2)
+    assert bench.end((producer_id, epoch + 1), ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 2)
 
 
 def test_an_abort_of_nothing_is_a_wrong_state_without_a_bump(bench: Bench) -> None:
@@ -270,13 +252,13 @@ def test_newer_brokers_fence_a_commit_after_the_timeout(bench: Bench) -> None:
     bench.manners.fences_late_commits = True
     identity = timed_out(bench)
     assert bench.end(identity, COMMIT) == FENCED
-    assert bench.end(identity, ABORT)[0] == NO_ERROR
+    assert bench.end(identity, ABORT)[0] == ErrorCode.NO_ERROR
 
 
 def test_after_the_timeout_an_abort_with_a_bump_makes_the_producer_fit_again(bench: Bench) -> None:
     producer_id, epoch = timed_out(bench)
-    assert bench.end((producer_id, epoch), ABORT) == (NO_ERROR, producer_id, epoch + 1)
-    assert bench.add((producer_id, epoch + 1), T0) == NO_ERROR
+    assert bench.end((producer_id, epoch), ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
+    assert bench.add((producer_id, epoch + 1), T0) == ErrorCode.NO_ERROR
 
 
 @pytest.mark.parametrize("commits", [COMMIT, ABORT])
@@ -287,7 +269,7 @@ def test_after_the_timeout_an_end_without_a_bump_is_fenced(bench: Bench, commits
 def test_a_repeated_end_with_a_bump_does_not_end_the_next_transaction(bench: Bench) -> None:
     identity, (_, *following) = committed(bench, V2)
     bench.settle()
-    assert bench.add((following[0], following[1]), T0) == NO_ERROR
+    assert bench.add((following[0], following[1]), T0) == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT) == FENCED
     assert bench.state.name == ONGOING
 
@@ -295,8 +277,8 @@ def test_a_repeated_end_with_a_bump_does_not_end_the_next_transaction(bench: Ben
 def test_a_repeated_end_without_a_bump_ends_the_next_transaction(bench: Bench) -> None:
     identity, _ = committed(bench, V1)
     bench.settle()
-    assert bench.add(identity, T0, bumps=V1) == NO_ERROR
-    assert bench.end(identity, COMMIT, V1)[0] == NO_ERROR
+    assert bench.add(identity, T0, bumps=V1) == ErrorCode.NO_ERROR
+    assert bench.end(identity, COMMIT, V1)[0] == ErrorCode.NO_ERROR
     assert bench.state.name == PREPARE_COMMIT
 
 
@@ -322,37 +304,37 @@ def test_any_other_epoch_is_fenced(bench: Bench, bumps: bool, difference: int) -
 @both
 def test_another_producer_id_is_no_mapping(bench: Bench, bumps: bool) -> None:
     producer_id, epoch = bench.started()
-    assert bench.end((producer_id + 1, epoch), COMMIT, bumps)[0] == INVALID_PRODUCER_ID_MAPPING
+    assert bench.end((producer_id + 1, epoch), COMMIT, bumps)[0] == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 @both
 def test_an_unknown_or_expired_id_is_no_mapping(bench: Bench, bumps: bool) -> None:
-    assert bench.end((9, 0), COMMIT, bumps)[0] == INVALID_PRODUCER_ID_MAPPING
+    assert bench.end((9, 0), COMMIT, bumps)[0] == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     identity = bench.started()
     bench.transactions.expire(bench.world.now_ns + 1)
-    assert bench.end(identity, ABORT, bumps)[0] == INVALID_PRODUCER_ID_MAPPING
-    assert bench.add(identity, T0) == INVALID_PRODUCER_ID_MAPPING
-    assert bench.transactions.describe("x") == TRANSACTIONAL_ID_NOT_FOUND
+    assert bench.end(identity, ABORT, bumps)[0] == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.add(identity, T0) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.transactions.describe("x") == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 # InitProducerId
 
 
 def test_a_new_id_gets_a_producer_id_and_the_first_epoch(bench: Bench) -> None:
-    assert bench.init() == (NO_ERROR, 1001, 0)
+    assert bench.init() == (ErrorCode.NO_ERROR, 1001, 0)
     assert bench.state.name == EMPTY
 
 
 def test_taking_over_bumps_the_epoch(bench: Bench) -> None:
     bench.init()
-    assert bench.init() == (NO_ERROR, 1001, 1)
+    assert bench.init() == (ErrorCode.NO_ERROR, 1001, 1)
 
 
 def test_a_bump_with_ones_own_identity_may_be_repeated(bench: Bench) -> None:
     producer_id, epoch = bench.started()
-    assert bench.init(producer_id, epoch) == (NO_ERROR, producer_id, epoch + 1)
-    assert bench.init(producer_id, epoch) == (NO_ERROR, producer_id, epoch + 1)
-    assert bench.init(producer_id, epoch + 1) == (NO_ERROR, producer_id, epoch + 2)
+    assert bench.init(producer_id, epoch) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
+    assert bench.init(producer_id, epoch) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
+    assert bench.init(producer_id, epoch + 1) == (ErrorCode.NO_ERROR, producer_id, epoch + 2)
 
 
 def test_a_bump_with_an_old_identity_is_fenced(bench: Bench) -> None:
@@ -365,13 +347,13 @@ def test_a_bump_with_an_old_identity_is_fenced(bench: Bench) -> None:
 
 def test_half_an_identity_is_an_invalid_request(bench: Bench) -> None:
     producer_id, epoch = bench.started()
-    assert bench.init(producer_id, -1)[0] == INVALID_REQUEST
-    assert bench.init(-1, epoch)[0] == INVALID_REQUEST
+    assert bench.init(producer_id, -1)[0] == ErrorCode.INVALID_REQUEST
+    assert bench.init(-1, epoch)[0] == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 60_001])
 def test_timeouts_that_the_broker_does_not_allow(bench: Bench, timeout_ms: int) -> None:
-    assert bench.init(timeout_ms=timeout_ms)[0] == INVALID_TRANSACTION_TIMEOUT
+    assert bench.init(timeout_ms=timeout_ms)[0] == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -385,7 +367,7 @@ def test_taking_over_an_open_transaction_aborts_it_and_bumps_twice(level: int) -
     assert bench.init() == BUSY
     bench.settle()
     assert bench.visible(T0) == []
-    assert bench.init() == (NO_ERROR, producer_id, epoch + 2)
+    assert bench.init() == (ErrorCode.NO_ERROR, producer_id, epoch + 2)
 
 
 def test_a_bump_over_ones_own_open_transaction_aborts_it_silently(bench: Bench) -> None:
@@ -393,11 +375,11 @@ def test_a_bump_over_ones_own_open_transaction_aborts_it_silently(bench: Bench) 
     bench.add(identity, T0)
     assert bench.init(*identity) == BUSY
     bench.settle()
-    assert bench.init(*identity) == (NO_ERROR, producer_id, epoch + 1)
+    assert bench.init(*identity) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
     assert bench.state.name == EMPTY
 
 
-@pytest.mark.parametrize(("level", "answer"), [(2, (NO_ERROR, 1001, 1)), (1, FENCED), (0, FENCED)])
+@pytest.mark.parametrize(("level", "answer"), [(2, (ErrorCode.NO_ERROR, 1001, 1)), (1, FENCED), (0, FENCED)])
 def test_after_the_timeout_the_former_identity_is_known_only_at_level_2(
     level: int, answer: tuple[int, ...]
 ) -> None:
@@ -411,13 +393,13 @@ def test_an_init_while_another_one_is_written_is_concurrent() -> None:
     for _ in range(2):
         bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
     bench.settle()
-    assert sorted(told) == [(NO_ERROR, 1001, 0), BUSY]
+    assert sorted(told) == [(ErrorCode.NO_ERROR, 1001, 0), BUSY]
 
 
 def test_an_expired_id_gets_another_producer_id_but_only_once(bench: Bench) -> None:
     identity = bench.started()
     bench.transactions.expire(bench.world.now_ns + 1)
-    assert bench.init(*identity) == (NO_ERROR, 1002, 0)
+    assert bench.init(*identity) == (ErrorCode.NO_ERROR, 1002, 0)
     assert bench.init(*identity) == FENCED
 
 
@@ -432,7 +414,7 @@ def test_what_is_open_or_used_does_not_expire(bench: Bench) -> None:
 def test_an_empty_id_is_an_invalid_request(bench: Bench) -> None:
     told: list[tuple[int, ...]] = []
     bench.transactions.init_producer_id("", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
-    assert told == [(INVALID_REQUEST, -1, -1)]
+    assert told == [(ErrorCode.INVALID_REQUEST, -1, -1)]
 
 
 def test_while_the_first_init_is_written_everything_is_concurrent() -> None:
@@ -440,7 +422,7 @@ def test_while_the_first_init_is_written_everything_is_concurrent() -> None:
     bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: None)
     assert bench.end((1001, 0), ABORT) == BUSY
     bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: None)
-    assert bench.add((1001, 0), T0) == CONCURRENT_TRANSACTIONS
+    assert bench.add((1001, 0), T0) == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_an_init_whose_coordinator_loses_its_place_has_no_identity() -> None:
@@ -448,7 +430,7 @@ def test_an_init_whose_coordinator_loses_its_place_has_no_identity() -> None:
     told: list[tuple[int, ...]] = []
     bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    assert told == [(NOT_COORDINATOR, -1, -1)]
+    assert told == [(ErrorCode.NOT_COORDINATOR, -1, -1)]
 
 
 def test_an_end_whose_coordinator_loses_its_place_has_no_identity() -> None:
@@ -458,7 +440,7 @@ def test_an_end_whose_coordinator_loses_its_place_has_no_identity() -> None:
     told: list[tuple[int, ...]] = []
     bench.transactions.end("x", *identity, COMMIT, V2, lambda *answer: told.append(answer))
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    assert told == [(NOT_COORDINATOR, -1, -1)]
+    assert told == [(ErrorCode.NOT_COORDINATOR, -1, -1)]
 
 
 def test_coordinators_that_move_need_no_transactions(bench: Bench) -> None:
@@ -467,7 +449,7 @@ def test_coordinators_that_move_need_no_transactions(bench: Bench) -> None:
     bench.transactions.expire(bench.world.now_ns + 1)
     bench.homes.move(bench.homes.home(ID, "x"), 2)
     bench.settle()
-    assert bench.transactions.describe("x") == TRANSACTIONAL_ID_NOT_FOUND
+    assert bench.transactions.describe("x") == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 # The end of the epochs
@@ -479,22 +461,22 @@ def test_the_last_epoch_ends_with_another_producer_id() -> None:
     bench.add(identity, T0)
     bench.append(T0, identity)
     answer = bench.end(identity, COMMIT)
-    assert answer == (NO_ERROR, 1002, 0)
+    assert answer == (ErrorCode.NO_ERROR, 1002, 0)
     # The markers have the former producer id.
     bench.settle()
     assert bench.visible(T0) == [0]
     assert bench.partition(T0).producers[1001].epoch == EXHAUSTED + 1
     assert bench.end(identity, COMMIT) == answer
     assert bench.end(identity, ABORT) == WRONG_STATE
-    assert bench.add(identity, T0) == INVALID_PRODUCER_ID_MAPPING
-    assert bench.add((1002, 0), T0) == NO_ERROR
+    assert bench.add(identity, T0) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.add((1002, 0), T0) == ErrorCode.NO_ERROR
 
 
 def test_the_last_epoch_but_one_is_followed_by_the_last() -> None:
     bench = Bench(first_epoch=EXHAUSTED - 1)
     identity = bench.started()
     bench.add(identity, T0)
-    assert bench.end(identity, COMMIT) == (NO_ERROR, 1001, EXHAUSTED)
+    assert bench.end(identity, COMMIT) == (ErrorCode.NO_ERROR, 1001, EXHAUSTED)
 
 
 def test_after_the_last_epoch_the_former_identity_may_ask_for_the_new_one() -> None:
@@ -503,20 +485,20 @@ def test_after_the_last_epoch_the_former_identity_may_ask_for_the_new_one() -> N
     bench.add(identity, T0)
     bench.end(identity, COMMIT)
     bench.settle()
-    assert bench.init(*identity) == (NO_ERROR, 1002, 0)
+    assert bench.init(*identity) == (ErrorCode.NO_ERROR, 1002, 0)
 
 
 def test_a_bump_of_the_last_epoch_has_another_producer_id() -> None:
     bench = Bench(first_epoch=EXHAUSTED)
-    assert bench.init(*bench.started()) == (NO_ERROR, 1002, 0)
+    assert bench.init(*bench.started()) == (ErrorCode.NO_ERROR, 1002, 0)
     # Repeated.
-    assert bench.init(1001, EXHAUSTED) == (NO_ERROR, 1002, 0)
+    assert bench.init(1001, EXHAUSTED) == (ErrorCode.NO_ERROR, 1002, 0)
 
 
 def test_taking_over_the_last_epoch_has_another_producer_id() -> None:
     bench = Bench(first_epoch=EXHAUSTED)
     bench.started()
-    assert bench.init() == (NO_ERROR, 1002, 0)
+    assert bench.init() == (ErrorCode.NO_ERROR, 1002, 0)
 
 
 def test_taking_over_the_last_epoch_can_not_be_repeated_with_the_former_identity() -> None:
@@ -536,9 +518,9 @@ def test_a_former_producer_id_is_known_only_with_the_last_epoch() -> None:
 def test_a_bump_to_the_last_epoch_can_not_be_repeated() -> None:
     bench = Bench(first_epoch=EXHAUSTED - 1)
     identity = bench.started()
-    assert bench.init(*identity) == (NO_ERROR, 1001, EXHAUSTED)
-    assert bench.init(*identity)[0] == UNKNOWN_SERVER_ERROR
-    assert bench.init() == (NO_ERROR, 1002, 0)
+    assert bench.init(*identity) == (ErrorCode.NO_ERROR, 1001, EXHAUSTED)
+    assert bench.init(*identity)[0] == ErrorCode.UNKNOWN
+    assert bench.init() == (ErrorCode.NO_ERROR, 1002, 0)
 
 
 def test_a_transaction_in_the_fencing_epoch_never_ends() -> None:
@@ -547,13 +529,13 @@ def test_a_transaction_in_the_fencing_epoch_never_ends() -> None:
     bench.add(identity, T0)
     bench.settle()
     # The transaction has timed out, and the client asks whether it may go on.
-    assert bench.end(identity, ABORT) == (NO_ERROR, 1001, EXHAUSTED + 1)
+    assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, 1001, EXHAUSTED + 1)
     fencing = (1001, EXHAUSTED + 1)
-    assert bench.add(fencing, T0) == NO_ERROR
+    assert bench.add(fencing, T0) == ErrorCode.NO_ERROR
     bench.settle()
     assert bench.state.name == ONGOING
-    assert bench.end(fencing, COMMIT)[0] == UNKNOWN_SERVER_ERROR
-    assert bench.init()[0] == UNKNOWN_SERVER_ERROR
+    assert bench.end(fencing, COMMIT)[0] == ErrorCode.UNKNOWN
+    assert bench.init()[0] == ErrorCode.UNKNOWN
 
 
 # Adding and verifying
@@ -562,34 +544,34 @@ def test_a_transaction_in_the_fencing_epoch_never_ends() -> None:
 def test_partitions_are_added_with_the_current_identity_only(bench: Bench) -> None:
     bench.init()
     producer_id, epoch = bench.started()
-    assert bench.add((producer_id, epoch - 1), T0) == PRODUCER_FENCED
-    assert bench.add((producer_id, epoch + 1), T0) == PRODUCER_FENCED
-    assert bench.add((producer_id + 1, epoch), T0) == INVALID_PRODUCER_ID_MAPPING
-    assert bench.add((producer_id, epoch), T0, U0) == NO_ERROR
+    assert bench.add((producer_id, epoch - 1), T0) == ErrorCode.PRODUCER_FENCED
+    assert bench.add((producer_id, epoch + 1), T0) == ErrorCode.PRODUCER_FENCED
+    assert bench.add((producer_id + 1, epoch), T0) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert bench.add((producer_id, epoch), T0, U0) == ErrorCode.NO_ERROR
     assert bench.state.places == {T0, U0}
 
 
 def test_until_all_markers_are_written_adding_is_concurrent(bench: Bench) -> None:
     _, (_, producer_id, epoch) = committed(bench, V2)
-    assert bench.add((producer_id, epoch), T0) == CONCURRENT_TRANSACTIONS
+    assert bench.add((producer_id, epoch), T0) == ErrorCode.CONCURRENT_TRANSACTIONS
     bench.pass_ms(999)
-    assert bench.add((producer_id, epoch), T0) == CONCURRENT_TRANSACTIONS
+    assert bench.add((producer_id, epoch), T0) == ErrorCode.CONCURRENT_TRANSACTIONS
     bench.pass_ms(1)
-    assert bench.add((producer_id, epoch), T0) == NO_ERROR
+    assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
 
 
 def test_an_added_partition_is_confirmed_others_are_abortable(bench: Bench) -> None:
     producer_id, epoch = identity = bench.started()
     bench.add(identity, T0, bumps=V1)
     verify = bench.transactions.verify
-    assert verify("x", *identity, [T0, U0]) == {T0: NO_ERROR, U0: TRANSACTION_ABORTABLE}
-    assert verify("x", producer_id, epoch + 1, [T0]) == {T0: PRODUCER_FENCED}
-    assert verify("x", producer_id + 1, epoch, [T0]) == {T0: INVALID_PRODUCER_ID_MAPPING}
-    assert verify("y", *identity, [T0]) == {T0: INVALID_PRODUCER_ID_MAPPING}
+    assert verify("x", *identity, [T0, U0]) == {T0: ErrorCode.NO_ERROR, U0: ErrorCode.TRANSACTION_ABORTABLE}
+    assert verify("x", producer_id, epoch + 1, [T0]) == {T0: ErrorCode.PRODUCER_FENCED}
+    assert verify("x", producer_id + 1, epoch, [T0]) == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    assert verify("y", *identity, [T0]) == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
     bench.end(identity, COMMIT, V1)
-    assert verify("x", *identity, [T0]) == {T0: CONCURRENT_TRANSACTIONS}
+    assert verify("x", *identity, [T0]) == {T0: ErrorCode.CONCURRENT_TRANSACTIONS}
     bench.settle()
-    assert verify("x", *identity, [T0]) == {T0: TRANSACTION_ABORTABLE}
+    assert verify("x", *identity, [T0]) == {T0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
 def ask(bench: Bench, identity: tuple[int, int], patient: bool = True, adds: bool = True) -> list[int]:
@@ -606,7 +588,7 @@ def test_a_leader_adds_again_while_the_id_is_busy(bench: Bench) -> None:
     assert told == []
     # 20, 40 and 60 ms after the first attempt.
     bench.pass_ms(1)
-    assert told == [NO_ERROR]
+    assert told == [ErrorCode.NO_ERROR]
 
 
 def test_a_leader_gives_up_after_100_ms(bench: Bench) -> None:
@@ -615,19 +597,19 @@ def test_a_leader_gives_up_after_100_ms(bench: Bench) -> None:
     bench.pass_ms(99)
     assert told == []
     bench.pass_ms(1)
-    assert told == [CONCURRENT_TRANSACTIONS]
+    assert told == [ErrorCode.CONCURRENT_TRANSACTIONS]
 
 
 def test_a_groups_coordinator_does_not_wait(bench: Bench) -> None:
     _, (_, producer_id, epoch) = committed(bench, V2)
-    assert ask(bench, (producer_id, epoch), patient=False) == [CONCURRENT_TRANSACTIONS]
+    assert ask(bench, (producer_id, epoch), patient=False) == [ErrorCode.CONCURRENT_TRANSACTIONS]
 
 
 def test_leaders_tell_an_invalid_epoch_in_place_of_fenced(bench: Bench) -> None:
     identity = bench.started()
     bench.started()
-    assert ask(bench, identity) == [INVALID_PRODUCER_EPOCH]
-    assert ask(bench, identity, adds=False) == [INVALID_PRODUCER_EPOCH]
+    assert ask(bench, identity) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert ask(bench, identity, adds=False) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
 def test_a_leader_that_does_not_reach_the_coordinator(bench: Bench) -> None:
@@ -636,15 +618,15 @@ def test_a_leader_that_does_not_reach_the_coordinator(bench: Bench) -> None:
     bench.homes.lag_ms = (10, 10)
     bench.homes.load_ms = (20, 20)
     bench.homes.crash(1)
-    assert ask(bench, identity) == [NETWORK_EXCEPTION]
+    assert ask(bench, identity) == [ErrorCode.NETWORK_EXCEPTION]
     bench.homes.fail_over([2])
     # It does not know the new coordinator yet, which then loads its log.
-    assert ask(bench, identity) == [NOT_COORDINATOR]
+    assert ask(bench, identity) == [ErrorCode.NOT_COORDINATOR]
     bench.pass_ms(10)
-    assert ask(bench, identity) == [LOADING]
+    assert ask(bench, identity) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     bench.pass_ms(10)
     assert home.leader == 2
-    assert ask(bench, identity) == [NO_ERROR]
+    assert ask(bench, identity) == [ErrorCode.NO_ERROR]
 
 
 def test_of_two_connections_that_add_the_former_may_fail(bench: Bench) -> None:
@@ -653,7 +635,7 @@ def test_of_two_connections_that_add_the_former_may_fail(bench: Bench) -> None:
     bench.manners.collides = 1.0
     first, second = ask(bench, identity), ask(bench, identity)
     bench.settle()
-    assert (first, second) == ([NETWORK_EXCEPTION], [NO_ERROR])
+    assert (first, second) == ([ErrorCode.NETWORK_EXCEPTION], [ErrorCode.NO_ERROR])
 
 
 def test_a_connections_adding_that_fails_for_another_one_adds_nothing(bench: Bench) -> None:
@@ -663,7 +645,7 @@ def test_a_connections_adding_that_fails_for_another_one_adds_nothing(bench: Ben
     bench.transactions.ask(2, "x", *identity, [U0], True, True, lambda codes: told.append(codes[U0]))
     ask(bench, identity)
     bench.pass_ms(6)
-    assert told == [NETWORK_EXCEPTION]
+    assert told == [ErrorCode.NETWORK_EXCEPTION]
     assert bench.state.places == {T0}
 
 
@@ -674,7 +656,7 @@ def test_a_connections_adding_may_fail_while_it_is_written() -> None:
     first = ask(bench, identity)
     ask(bench, identity)
     bench.pass_ms(6)
-    assert first == [NETWORK_EXCEPTION]
+    assert first == [ErrorCode.NETWORK_EXCEPTION]
 
 
 def test_mostly_connections_that_add_do_not_disturb_each_other(bench: Bench) -> None:
@@ -682,12 +664,12 @@ def test_mostly_connections_that_add_do_not_disturb_each_other(bench: Bench) -> 
     bench.manners.between_ms, bench.manners.collides = (5, 5), 0.0
     first, second = ask(bench, identity), ask(bench, identity)
     bench.pass_ms(6)
-    assert (first, second) == ([NO_ERROR], [NO_ERROR])
+    assert (first, second) == ([ErrorCode.NO_ERROR], [ErrorCode.NO_ERROR])
     # Nor does one disturb the next.
     bench.manners.collides = 1.0
     third = ask(bench, identity)
     bench.pass_ms(6)
-    assert third == [NO_ERROR]
+    assert third == [ErrorCode.NO_ERROR]
 
 
 # Timeouts
@@ -696,7 +678,7 @@ def test_mostly_connections_that_add_do_not_disturb_each_other(bench: Bench) -> 
 def timed_out(bench: Bench, bumps: bool = V2) -> tuple[int, int]:
     """Opens a transaction and waits until its coordinator has aborted it; returns its identity."""
     identity = bench.started()
-    assert bench.add(identity, T0, bumps=bumps) == NO_ERROR
+    assert bench.add(identity, T0, bumps=bumps) == ErrorCode.NO_ERROR
     bench.settle()
     assert bench.state.name == COMPLETE_ABORT
     return identity
@@ -712,9 +694,9 @@ def test_a_timeout_bumps_the_epoch_once(level: int) -> None:
 def test_the_timeout_runs_from_the_first_added_partition_and_nothing_extends_it(bench: Bench) -> None:
     identity = bench.started()
     bench.pass_ms(3000)
-    assert bench.add(identity, T0) == NO_ERROR
+    assert bench.add(identity, T0) == ErrorCode.NO_ERROR
     bench.pass_ms(900)
-    assert bench.add(identity, T1) == NO_ERROR
+    assert bench.add(identity, T1) == ErrorCode.NO_ERROR
     bench.append(T0, identity)
     bench.pass_ms(99)
     assert bench.state.name == ONGOING
@@ -743,7 +725,7 @@ def test_an_end_by_an_older_identity_says_nothing_about_the_state_of_a_busy_id(
     monkeypatch.setattr(bench.world, "chance", lambda probability: probability > 0)
     producer_id, epoch = bench.started()
     bench.add((producer_id, epoch), T0)
-    assert bench.end((producer_id, epoch), COMMIT)[0] == NO_ERROR
+    assert bench.end((producer_id, epoch), COMMIT)[0] == ErrorCode.NO_ERROR
     # The markers are not written yet.
     assert bench.end((producer_id, epoch), not COMMIT) == WRONG_STATE
     assert bench.end((producer_id, epoch - 1), not COMMIT) == BUSY
@@ -761,7 +743,7 @@ def test_a_timeout_waits_for_a_change_that_is_being_written() -> None:
     bench.pass_ms(20)
     bench.transactions.add("x", *identity, [U0], True, told.append)
     bench.settle()
-    assert told == [CONCURRENT_TRANSACTIONS, NO_ERROR]
+    assert told == [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NO_ERROR]
     assert bench.state.name == COMPLETE_ABORT
 
 
@@ -797,33 +779,38 @@ def test_a_new_coordinator_ends_transactions_too(bench: Bench) -> None:
 def test_a_v2_request_at_level_0_wedges_the_id() -> None:
     bench = Bench(level=0)
     identity = bench.started()
-    assert bench.add(identity, T0, bumps=V2) == UNSUPPORTED_VERSION
+    assert bench.add(identity, T0, bumps=V2) == ErrorCode.UNSUPPORTED_VERSION
     assert bench.init() == BUSY
     # Not even an upgrade and time help.
     bench.transactions.features.set(2, (0.0, 0.0))
     bench.settle()
     assert bench.init() == BUSY
-    assert bench.add(identity, T0) == CONCURRENT_TRANSACTIONS
+    assert bench.add(identity, T0) == ErrorCode.CONCURRENT_TRANSACTIONS
     bench.homes.move(bench.homes.home(ID, "x"), 1)
     bench.settle()
-    assert bench.add(identity, T0) == NO_ERROR
+    assert bench.add(identity, T0) == ErrorCode.NO_ERROR
 
 
 def test_a_wedged_transaction_does_not_time_out() -> None:
     bench = Bench(level=0)
     identity = bench.started()
     bench.add(identity, T0, bumps=V1)
-    assert bench.end(identity, COMMIT, V2)[0] == UNSUPPORTED_VERSION
+    assert bench.end(identity, COMMIT, V2)[0] == ErrorCode.UNSUPPORTED_VERSION
     bench.settle()
     assert bench.state.name == ONGOING
     assert bench.end(identity, COMMIT, V1) == BUSY
     bench.homes.move(bench.homes.home(ID, "x"), 1)
-    assert bench.end(identity, COMMIT, V1)[0] == NO_ERROR
+    assert bench.end(identity, COMMIT, V1)[0] == ErrorCode.NO_ERROR
 
 
 @pytest.mark.parametrize(
     ("level", "bumps", "code"),
-    [(0, V2, UNSUPPORTED_VERSION), (0, V1, NO_ERROR), (1, V2, NO_ERROR), (1, V1, NO_ERROR)],
+    [
+        (0, V2, ErrorCode.UNSUPPORTED_VERSION),
+        (0, V1, ErrorCode.NO_ERROR),
+        (1, V2, ErrorCode.NO_ERROR),
+        (1, V1, ErrorCode.NO_ERROR),
+    ],
 )
 def test_a_transaction_that_was_opened_before_the_level_was_lowered(
     level: int, bumps: bool, code: int
@@ -834,7 +821,7 @@ def test_a_transaction_that_was_opened_before_the_level_was_lowered(
     bench.transactions.features.set(level, (0.0, 0.0))
     bench.pass_ms(0)
     # Known partitions need no write.
-    assert bench.add(identity, T0, bumps=V2) == NO_ERROR
+    assert bench.add(identity, T0, bumps=V2) == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT, bumps)[0] == code
 
 
@@ -862,7 +849,7 @@ def test_a_write_that_the_coordinator_did_not_finish_is_durable_or_not() -> None
         told: list[int] = []
         bench.transactions.add("x", *identity, [T0], True, told.append)
         bench.homes.move(bench.homes.home(ID, "x"), 2)
-        assert told == [NOT_COORDINATOR]
+        assert told == [ErrorCode.NOT_COORDINATOR]
         outcomes.add(bench.state.name)
     assert outcomes == {EMPTY, ONGOING}
 
@@ -888,7 +875,7 @@ def test_a_new_coordinator_sends_the_markers_that_are_missing(bench: Bench) -> N
     assert bench.visible(T0) == [0]
     assert bench.state.name == PREPARE_COMMIT
     bench.settle()
-    assert bench.add((producer_id, epoch), T0) == NO_ERROR
+    assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
 
 
 def test_a_transaction_is_complete_when_the_last_marker_is_written(bench: Bench) -> None:
@@ -913,7 +900,7 @@ def test_a_former_coordinators_marker_that_comes_last_changes_nothing(bench: Ben
     bench.manners.marker_ms = (10, 10)
     bench.homes.move(bench.homes.home(ID, "x"), 2)
     bench.pass_ms(20)
-    assert bench.add((producer_id, epoch), T0) == NO_ERROR
+    assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
     bench.append(T0, (producer_id, epoch))
     # The former coordinator's marker arrives in the next transaction.
     bench.pass_ms(985)
@@ -941,14 +928,20 @@ def test_a_marker_of_a_former_coordinator_is_ignored_after_the_new_ones(bench: B
 def test_homes_have_one_coordinator_that_others_learn_of(bench: Bench) -> None:
     home = bench.homes.home(ID, "x")
     bench.homes.lag_ms, bench.homes.load_ms = (10, 10), (20, 20)
-    assert [bench.homes.code(node, home) for node in (1, 2)] == [NO_ERROR, NOT_COORDINATOR]
+    assert [bench.homes.code(node, home) for node in (1, 2)] == [
+        ErrorCode.NO_ERROR,
+        ErrorCode.NOT_COORDINATOR,
+    ]
     bench.homes.move(home, 2)
-    assert [bench.homes.code(node, home) for node in (1, 2)] == [NOT_COORDINATOR, LOADING]
+    assert [bench.homes.code(node, home) for node in (1, 2)] == [
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ]
     assert home.views == {1: 1, 2: 1}
     bench.pass_ms(10)
     assert home.views == {1: 2, 2: 2}
     bench.pass_ms(10)
-    assert bench.homes.code(2, home) == NO_ERROR
+    assert bench.homes.code(2, home) == ErrorCode.NO_ERROR
 
 
 # What readers see
@@ -1012,38 +1005,38 @@ def guarded(partition: Partition, batch: Header, begins: bool = True) -> int:
 
 def test_a_log_takes_a_batch_only_if_the_coordinator_has_confirmed_it(bench: Bench) -> None:
     partition, batch = bench.partition(T0), Header(1, 7, 0, 0, True)
-    assert partition.check_transactional(batch, None) == (INVALID_TXN_STATE, None)
+    assert partition.check_transactional(batch, None) == (ErrorCode.INVALID_TXN_STATE, None)
     guard = partition.guard(batch, True)
-    assert partition.check_transactional(batch, guard) == (NO_ERROR, None)
+    assert partition.check_transactional(batch, guard) == (ErrorCode.NO_ERROR, None)
     partition.append(batch, b"", 0)
     # The next ones belong to the open transaction.
-    assert partition.check_transactional(Header(1, 7, 0, 1, True), None) == (NO_ERROR, None)
+    assert partition.check_transactional(Header(1, 7, 0, 1, True), None) == (ErrorCode.NO_ERROR, None)
 
 
 def test_a_marker_meanwhile_revokes_the_confirmation(bench: Bench) -> None:
     partition, batch = bench.partition(T0), Header(1, 7, 0, 0, True)
     guard = partition.guard(batch, True)
     partition.append_marker(7, 0, False, 1, 0)
-    assert partition.check_transactional(batch, guard) == (INVALID_TXN_STATE, None)
+    assert partition.check_transactional(batch, guard) == (ErrorCode.INVALID_TXN_STATE, None)
 
 
 def test_a_new_leader_has_no_confirmations(bench: Bench) -> None:
     partition, batch = bench.partition(T0), Header(1, 7, 0, 0, True)
     guard = partition.guard(batch, True)
     partition.elect(2, 0, 0)
-    assert partition.check_transactional(batch, guard) == (INVALID_TXN_STATE, None)
+    assert partition.check_transactional(batch, guard) == (ErrorCode.INVALID_TXN_STATE, None)
 
 
 def test_a_late_batch_is_taken_until_the_marker_comes(bench: Bench) -> None:
     producer_id, epoch = identity = bench.started()
     bench.add(identity, T0)
     bench.append(T0, identity)
-    assert bench.end(identity, COMMIT)[0] == NO_ERROR
+    assert bench.end(identity, COMMIT)[0] == ErrorCode.NO_ERROR
     bench.append(T0, identity, sequence=1)
     bench.settle()
     assert bench.visible(T0) == [0, 1]
     late = Header(1, producer_id, epoch, 2, True)
-    assert guarded(bench.partition(T0), late) == INVALID_PRODUCER_EPOCH
+    assert guarded(bench.partition(T0), late) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_an_epoch_begins_with_sequence_0() -> None:
@@ -1051,7 +1044,7 @@ def test_an_epoch_begins_with_sequence_0() -> None:
     assert guarded(partition, Header(1, 7, 0, 4, True)) == 45
     # Up to version 11 of Produce, where brokers had forgotten the producer.
     partition = Bench().partition(T0)
-    assert guarded(partition, Header(1, 7, 0, 4, True), begins=False) == NO_ERROR
+    assert guarded(partition, Header(1, 7, 0, 4, True), begins=False) == ErrorCode.NO_ERROR
 
 
 def test_after_a_marker_with_a_bump_the_epoch_begins_with_sequence_0(bench: Bench) -> None:
@@ -1059,7 +1052,7 @@ def test_after_a_marker_with_a_bump_the_epoch_begins_with_sequence_0(bench: Benc
     partition = bench.partition(T0)
     partition.append_marker(7, 1, True, 1, 0)
     assert guarded(partition, Header(1, 7, 1, 1, True)) == 45
-    assert guarded(partition, Header(1, 7, 1, 0, True)) == NO_ERROR
+    assert guarded(partition, Header(1, 7, 1, 0, True)) == ErrorCode.NO_ERROR
 
 
 def test_after_a_marker_without_a_bump_the_sequences_go_on(bench: Bench) -> None:
@@ -1068,13 +1061,13 @@ def test_after_a_marker_without_a_bump_the_sequences_go_on(bench: Bench) -> None
     partition.append_marker(7, 0, True, 1, 0)
     assert guarded(partition, Header(1, 7, 0, 2, True), begins=False) == 45
     partition.guards.clear()
-    assert guarded(partition, Header(1, 7, 0, 1, True), begins=False) == NO_ERROR
+    assert guarded(partition, Header(1, 7, 0, 1, True), begins=False) == ErrorCode.NO_ERROR
 
 
 def test_a_batch_that_is_in_the_log_is_recognised(bench: Bench) -> None:
     bench.append(T0, (7, 0))
     code, entry = bench.partition(T0).check_transactional(Header(1, 7, 0, 0, True), None)
-    assert code == NO_ERROR
+    assert code == ErrorCode.NO_ERROR
     assert entry is not None
     assert entry.offset == 0
 
@@ -1082,7 +1075,7 @@ def test_a_batch_that_is_in_the_log_is_recognised(bench: Bench) -> None:
 def test_a_marker_with_a_higher_epoch_fences(bench: Bench) -> None:
     partition = bench.partition(T0)
     partition.append_marker(7, 3, False, 1, 0)
-    assert guarded(partition, Header(1, 7, 2, 0, True)) == INVALID_PRODUCER_EPOCH
+    assert guarded(partition, Header(1, 7, 2, 0, True)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_a_new_leader_knows_open_transactions_and_markers_from_its_log(bench: Bench) -> None:
@@ -1113,7 +1106,7 @@ def test_open_producers_are_not_forgotten(bench: Bench) -> None:
 
 def test_offsets_are_pending_until_the_marker(bench: Bench) -> None:
     identity = bench.started()
-    assert bench.commit_offsets(identity) == NO_ERROR
+    assert bench.commit_offsets(identity) == ErrorCode.NO_ERROR
     assert bench.committed() is None
     bench.end(identity, COMMIT)
     assert bench.committed() is None
@@ -1131,25 +1124,25 @@ def test_aborted_offsets_are_dropped(bench: Bench) -> None:
 
 def test_version_5_adds_the_group_and_version_4_wants_it_added(bench: Bench) -> None:
     identity = bench.started()
-    assert bench.commit_offsets(identity, version=4) == TRANSACTION_ABORTABLE
-    assert bench.commit_offsets(identity, version=3) == INVALID_TXN_STATE
+    assert bench.commit_offsets(identity, version=4) == ErrorCode.TRANSACTION_ABORTABLE
+    assert bench.commit_offsets(identity, version=3) == ErrorCode.INVALID_TXN_STATE
     place = bench.offsets.group("g").place
-    assert bench.add(identity, place, bumps=V1) == NO_ERROR
-    assert bench.commit_offsets(identity, version=3) == NO_ERROR
+    assert bench.add(identity, place, bumps=V1) == ErrorCode.NO_ERROR
+    assert bench.commit_offsets(identity, version=3) == ErrorCode.NO_ERROR
 
 
 def test_offsets_of_a_busy_id_are_concurrent_at_once(bench: Bench) -> None:
     _, (_, producer_id, epoch) = committed(bench, V2)
-    assert bench.commit_offsets((producer_id, epoch)) == CONCURRENT_TRANSACTIONS
+    assert bench.commit_offsets((producer_id, epoch)) == ErrorCode.CONCURRENT_TRANSACTIONS
     # Up to version 4 brokers retry it as any coordinator that is not available.
-    assert bench.commit_offsets((producer_id, epoch), version=4) == NOT_AVAILABLE
+    assert bench.commit_offsets((producer_id, epoch), version=4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_offsets_of_a_fenced_producer_have_an_invalid_epoch(bench: Bench) -> None:
     identity = bench.started()
     bench.started()
-    assert bench.commit_offsets(identity) == INVALID_PRODUCER_EPOCH
-    assert bench.commit_offsets(identity, version=4) == INVALID_PRODUCER_EPOCH
+    assert bench.commit_offsets(identity) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert bench.commit_offsets(identity, version=4) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_offsets_of_an_older_epoch_are_not_taken_after_the_marker(bench: Bench) -> None:
@@ -1157,25 +1150,25 @@ def test_offsets_of_an_older_epoch_are_not_taken_after_the_marker(bench: Bench) 
     bench.commit_offsets(identity)
     bench.end(identity, COMMIT)
     # The marker has not come yet.
-    assert bench.commit_offsets(identity, offset=6) == NO_ERROR
+    assert bench.commit_offsets(identity, offset=6) == ErrorCode.NO_ERROR
     bench.settle()
     assert bench.committed() == 6
-    assert bench.commit_offsets(identity, offset=7) == INVALID_PRODUCER_EPOCH
+    assert bench.commit_offsets(identity, offset=7) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 @pytest.mark.parametrize(
     ("generation", "member", "instance", "code"),
     [
-        (3, "m", None, NO_ERROR),
-        (3, "s", "i", NO_ERROR),
-        (2, "m", None, ILLEGAL_GENERATION),
-        (4, "m", None, ILLEGAL_GENERATION),
-        (3, "n", None, UNKNOWN_MEMBER_ID),
-        (3, "former", "i", FENCED_INSTANCE_ID),
+        (3, "m", None, ErrorCode.NO_ERROR),
+        (3, "s", "i", ErrorCode.NO_ERROR),
+        (2, "m", None, ErrorCode.ILLEGAL_GENERATION),
+        (4, "m", None, ErrorCode.ILLEGAL_GENERATION),
+        (3, "n", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        (3, "former", "i", ErrorCode.FENCED_INSTANCE_ID),
         # A bare group id is accepted beside live members.
-        (-1, "", None, NO_ERROR),
-        (-1, "m", None, ILLEGAL_GENERATION),
-        (3, "", None, UNKNOWN_MEMBER_ID),
+        (-1, "", None, ErrorCode.NO_ERROR),
+        (-1, "m", None, ErrorCode.ILLEGAL_GENERATION),
+        (3, "", None, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
 def test_members(bench: Bench, generation: int, member: str, instance: str | None, code: int) -> None:
@@ -1192,11 +1185,11 @@ def test_a_groups_coordinator_answers_only_for_its_groups(bench: Bench) -> None:
     home = bench.homes.home(GROUP, "g")
     bench.homes.load_ms = (20, 20)
     bench.homes.move(home, 2)
-    assert bench.commit_offsets(identity) == NOT_COORDINATOR
+    assert bench.commit_offsets(identity) == ErrorCode.NOT_COORDINATOR
     bench.homes.move(home, 1)
-    assert bench.commit_offsets(identity) == LOADING
+    assert bench.commit_offsets(identity) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     bench.pass_ms(20)
-    assert bench.commit_offsets(identity) == NO_ERROR
+    assert bench.commit_offsets(identity) == ErrorCode.NO_ERROR
     assert bench.homes.home(ID, "x").leader == 1
 
 
@@ -1258,14 +1251,17 @@ def test_a_former_coordinators_marker_commits_no_offsets_of_the_next_transaction
     assert bench.committed() is None
     bench.offsets.mark(place, 7, 1, True, 3, told.append)
     assert bench.committed() == 5
-    assert told == [NO_ERROR] * 3
+    assert told == [ErrorCode.NO_ERROR] * 3
 
 
 def test_offsets_that_a_marker_overtakes_are_refused(bench: Bench) -> None:
     producer_id, epoch = identity = bench.started()
     bench.manners.between_ms = (5, 5)
     place = bench.offsets.group("g").place
-    for marker_epoch, code in ((epoch, INVALID_TXN_STATE), (epoch + 1, INVALID_PRODUCER_EPOCH)):
+    for marker_epoch, code in (
+        (epoch, ErrorCode.INVALID_TXN_STATE),
+        (epoch + 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ):
         told: list[int] = []
         request = TxnOffsetCommit("x", "g", *identity, -1, "", None, {T0: Offset(5, -1, None)})
         bench.offsets.commit(1, 5, request, told.append)

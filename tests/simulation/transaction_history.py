@@ -8,7 +8,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from cyproducer.testing.broker.transactions import TRANSACTION_ABORTABLE, TransactionManners
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.transactions import (
+    TransactionManners,
+)
 from tests.scripted.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.history import FAULTS_OF_ALL, Event, options_of
 from tests.simulation.model_broker import Manners
@@ -216,7 +219,15 @@ def _manners(rng: random.Random, options: dict[str, Any], release: str, calm: bo
     manners.faults = list(FAULTS_OF_ALL)
     manners.fault_rate = rng.choice((0.0, 0.0, 0.05, 0.2))
     if rng.random() < 0.1:
-        manners.faults.append((TRANSACTION_ABORTABLE if release in ("3.8", *KNOW_LEVELS) else 48, False, 3))
+        manners.faults.append(
+            (
+                ErrorCode.TRANSACTION_ABORTABLE
+                if release in ("3.8", *KNOW_LEVELS)
+                else ErrorCode.INVALID_TXN_STATE,
+                False,
+                3,
+            )
+        )
     if rng.random() < 0.1:
         manners.rejects = True
         manners.names_rejected = rng.random() < 0.8
@@ -243,7 +254,7 @@ def _transaction_manners(rng: random.Random, level: int, release: str, calm: boo
         manners.faults = [7, 14, 15, 16, 51]
         manners.fault_rate = rng.choice((0.0, 0.0, 0.05, 0.3))
         if rng.random() < 0.1:
-            manners.faults.append(TRANSACTION_ABORTABLE)
+            manners.faults.append(ErrorCode.TRANSACTION_ABORTABLE)
         if rng.random() < 0.05:
             # UNKNOWN_SERVER_ERROR
             manners.faults.append(-1)

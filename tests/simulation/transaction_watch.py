@@ -17,9 +17,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import (
-    CONCURRENT_TRANSACTIONS,
     ONGOING,
     Transactions,
 )
@@ -40,7 +40,7 @@ SECOND_VERSION = {PRODUCE: 12, codec.END_TXN: 5, codec.TXN_OFFSET_COMMIT: 5}
 """API key -> the first version of the protocol's second version."""
 ONLY_FIRST_VERSION = (codec.ADD_PARTITIONS, codec.ADD_OFFSETS)
 FIRST_FLEXIBLE = {INIT_PRODUCER_ID: 2, codec.END_TXN: 3}
-UNDECIDED = (-1, 7, 14, 15, 16, CONCURRENT_TRANSACTIONS)
+UNDECIDED = (-1, 7, 14, 15, 16, ErrorCode.CONCURRENT_TRANSACTIONS)
 """Errors of EndTxn(commit) after which the transaction may still be committed."""
 
 _THROTTLE_AND_ERROR = struct.Struct(">ih")

@@ -11,25 +11,31 @@ the transaction and no marker has been written since.
 
 from typing import NamedTuple
 
-from cyproducer.testing.broker.homes import GROUP, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, Home, Homes, Told
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.homes import (
+    GROUP,
+    NOBODY,
+    Home,
+    Homes,
+    Told,
+)
 from cyproducer.testing.broker.transactions import (
-    CONCURRENT_TRANSACTIONS,
-    INVALID_PRODUCER_EPOCH,
-    INVALID_TXN_STATE,
-    NETWORK_EXCEPTION,
-    TRANSACTION_ABORTABLE,
     Place,
     Transactions,
 )
 from cyproducer.testing.broker.world import World
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 22, 25, 82
 ADDS_GROUP = 5
 """From this version on, TxnOffsetCommit adds the group to the transaction (KIP-890)."""
 TELLS_ABORTABLE = 4
 """From this version on, TxnOffsetCommit can return TRANSACTION_ABORTABLE."""
-UNREACHED = (NETWORK_EXCEPTION, LOADING, NOT_AVAILABLE, 16)
+UNREACHED = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 class Offset(NamedTuple):
@@ -121,7 +127,7 @@ class Group:
     def refusal(self, request: TxnOffsetCommit) -> int:
         """Returns the error code for a member's offsets. A request with only a group id is accepted."""
         if request.generation < 0 and not request.member:
-            return NO_ERROR
+            return ErrorCode.NO_ERROR
         return self.stranger(request.generation, request.member, request.instance)
 
     def stranger(self, generation: int, member: str, instance: str | None) -> int:
@@ -129,13 +135,13 @@ class Group:
         if instance is not None:
             holder = self.holder(instance)
             if holder is None:
-                return UNKNOWN_MEMBER_ID
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if holder != member:
-                return FENCED_INSTANCE_ID
+                return ErrorCode.FENCED_INSTANCE_ID
         known = self.members.get(member)
         if known is None:
-            return UNKNOWN_MEMBER_ID
-        return NO_ERROR if known.generation == generation else ILLEGAL_GENERATION
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NO_ERROR if known.generation == generation else ErrorCode.ILLEGAL_GENERATION
 
     def holder(self, instance: str) -> str | None:
         """Returns the id of the member with a static instance id (KIP-345)."""
@@ -181,10 +187,10 @@ class Offsets:
 
         def answered(codes: dict[Place, int]) -> None:
             code = codes[group.place]
-            if code in UNREACHED or (code == CONCURRENT_TRANSACTIONS and not adds):
-                told(NOT_AVAILABLE)
-            elif code == TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
-                told(INVALID_TXN_STATE)
+            if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
+                told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            elif code == ErrorCode.TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
+                told(ErrorCode.INVALID_TXN_STATE)
             elif code:
                 told(code)
             elif gone := self.homes.code(node, group.home):
@@ -204,16 +210,16 @@ class Offsets:
 
         def apply() -> int:
             if epoch < group.epochs.get(producer_id, -1):
-                return INVALID_PRODUCER_EPOCH
+                return ErrorCode.INVALID_PRODUCER_EPOCH
             if not group.has_open(producer_id, epoch) and (producer_id, epoch) not in group.guards:
-                return INVALID_TXN_STATE
+                return ErrorCode.INVALID_TXN_STATE
             group.guards.discard((producer_id, epoch))
             group.epochs[producer_id] = epoch
             group.pending.setdefault(producer_id, {}).update(request.offsets)
             if self.world.tracing:
                 told = {f"{name}-{index}": offset.offset for (name, index), offset in request.offsets.items()}
                 self.world.say(f"{group.name} has pending offsets of {producer_id}, epoch {epoch}: {told}")
-            return NO_ERROR
+            return ErrorCode.NO_ERROR
 
         self.homes.write(group.home, apply, told)
 
@@ -236,12 +242,12 @@ class Offsets:
         """
         group = self._by_place[place]
         if group.home.leader == NOBODY or not self.homes.is_loaded(group.home):
-            told(NETWORK_EXCEPTION)
+            told(ErrorCode.NETWORK_EXCEPTION)
             return
 
         def apply() -> int:
             if term < group.terms.get(producer_id, -1):
-                return NO_ERROR
+                return ErrorCode.NO_ERROR
             group.terms[producer_id] = term
             group.epochs[producer_id] = epoch
             group.guards = {guard for guard in group.guards if guard[0] != producer_id}
@@ -252,6 +258,6 @@ class Offsets:
             if self.world.tracing:
                 end = "commits" if commits else "aborts"
                 self.world.say(f"{group.name} {end} {len(offsets)} offsets of {producer_id}, epoch {epoch}")
-            return NO_ERROR
+            return ErrorCode.NO_ERROR
 
         self.homes.write(group.home, apply, told, from_broker=True)

@@ -12,10 +12,9 @@ order, up to one of them; the later ones are lost.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.world import NS_PER_MS, World
 
-NO_ERROR = 0
-LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 ID, GROUP = "id", "group"
 NOBODY = -1
 
@@ -85,8 +84,12 @@ class Homes:
     def code(self, node: int, home: Home) -> int:
         """Returns the error code if a broker cannot act as the coordinator of a home, or NO_ERROR."""
         if home.leader != node:
-            return NOT_COORDINATOR
-        return LOADING if self.world.now_ns < home.loaded_at_ns else NO_ERROR
+            return ErrorCode.NOT_COORDINATOR
+        return (
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if self.world.now_ns < home.loaded_at_ns
+            else ErrorCode.NO_ERROR
+        )
 
     def is_loaded(self, home: Home) -> bool:
         return home.leader != NOBODY and self.world.now_ns >= home.loaded_at_ns
@@ -138,7 +141,7 @@ class Homes:
             if is_durable:
                 entry.apply()
             if told or entry.from_broker:
-                entry.then(NOT_COORDINATOR)
+                entry.then(ErrorCode.NOT_COORDINATOR)
         if home.kind in self.on_resigned:
             self.on_resigned[home.kind](home)
 

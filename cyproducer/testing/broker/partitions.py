@@ -14,12 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.world import World
 
-NO_ERROR = 0
-NOT_LEADER = 6
-OUT_OF_ORDER, DUPLICATE_SEQUENCE, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
-INVALID_TXN_STATE = 48
 SEQUENCES = 2**31
 
 Waiter = Callable[[int], None]
@@ -169,27 +166,29 @@ class Partition:
         returned DUPLICATE_SEQUENCE_NUMBER for earlier batches.
         """
         if batch.producer_id < 0:
-            return NO_ERROR, None
+            return ErrorCode.NO_ERROR, None
         state = self.producers.get(batch.producer_id)
         if state is None:
             if old_rules and batch.first_sequence != 0:
-                return UNKNOWN_PRODUCER, None
-            return NO_ERROR, None
+                return ErrorCode.UNKNOWN_PRODUCER_ID, None
+            return ErrorCode.NO_ERROR, None
         if batch.epoch < state.epoch:
-            return INVALID_EPOCH, None
+            return ErrorCode.INVALID_PRODUCER_EPOCH, None
         if batch.epoch > state.epoch:
-            return (NO_ERROR if batch.first_sequence == 0 else OUT_OF_ORDER), None
+            return (
+                ErrorCode.NO_ERROR if batch.first_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            ), None
         for written in list(state.batches)[-1 if tells_duplicates else 0 :]:
             if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
-                return NO_ERROR, written.entry
+                return ErrorCode.NO_ERROR, written.entry
         last = state.batches[-1].last if state.batches else -1
         if batch.first_sequence == (last + 1) % SEQUENCES:
-            return NO_ERROR, None
+            return ErrorCode.NO_ERROR, None
         if tells_duplicates:
             for entry in self.entries:
                 if entry.header == batch:
-                    return DUPLICATE_SEQUENCE, entry
-        return OUT_OF_ORDER, None
+                    return ErrorCode.DUPLICATE_SEQUENCE_NUMBER, entry
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the log has an open transaction of this producer id and epoch."""
@@ -215,14 +214,14 @@ class Partition:
         if state is not None and state.epoch == batch.epoch:
             for written in state.batches:
                 if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
-                    return NO_ERROR, written.entry
+                    return ErrorCode.NO_ERROR, written.entry
         held = self.guards.get(batch.producer_id)
         if not self.has_open(batch.producer_id, batch.epoch) and (guard is None or held is not guard):
-            return INVALID_TXN_STATE, None
+            return ErrorCode.INVALID_TXN_STATE, None
         if state is not None and batch.epoch < state.epoch:
-            return INVALID_EPOCH, None
+            return ErrorCode.INVALID_PRODUCER_EPOCH, None
         if held is not None and batch.first_sequence > held.lowest_sequence:
-            return OUT_OF_ORDER, None
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
         return self.check(batch, False, False)
 
     def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
@@ -282,7 +281,7 @@ class Partition:
     def wait_synced(self, end: int, waiter: Waiter) -> None:
         """Calls ``waiter`` when all records below ``end`` are replicated, or will never be."""
         if end <= self.synced:
-            waiter(NO_ERROR)
+            waiter(ErrorCode.NO_ERROR)
         else:
             self.waiting.append((end, waiter))
 
@@ -294,7 +293,7 @@ class Partition:
         done = [waiter for until, waiter in self.waiting if until <= end]
         self.waiting = [(until, waiter) for until, waiter in self.waiting if until > end]
         for waiter in done:
-            waiter(NO_ERROR)
+            waiter(ErrorCode.NO_ERROR)
         if self.on_sync is not None:
             self.on_sync(self)
 
@@ -317,7 +316,7 @@ class Partition:
         self.synced = self.end
         for _, waiter in waiting:
             # The leader changed during the wait. The batch may be in the log anyway.
-            waiter(NOT_LEADER)
+            waiter(ErrorCode.NOT_LEADER_FOR_PARTITION)
         return len(gone)
 
 
@@ -361,7 +360,7 @@ class Cluster:
         for partition in topic.partitions:
             waiting, partition.waiting = partition.waiting, []
             for _, waiter in waiting:
-                waiter(NOT_LEADER)
+                waiter(ErrorCode.NOT_LEADER_FOR_PARTITION)
 
     def existing(self, key: str | bytes) -> Topic | None:
         """Returns the topic with a name or an id, if brokers already know it."""

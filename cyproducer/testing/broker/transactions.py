@@ -17,7 +17,13 @@ CONCURRENT_TRANSACTIONS.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cyproducer.testing.broker.homes import ID, NO_ERROR, NOBODY, Home, Homes
+from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.homes import (
+    ID,
+    NOBODY,
+    Home,
+    Homes,
+)
 from cyproducer.testing.broker.partitions import (
     Cluster,
     Entry,
@@ -35,16 +41,6 @@ class Broker(Protocol):
     is_up: bool
     paused_until_ns: int
 
-
-UNKNOWN_SERVER_ERROR = -1
-NETWORK_EXCEPTION = 13
-UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, INVALID_TRANSACTION_TIMEOUT = 48, 49, 50
-CONCURRENT_TRANSACTIONS = 51
-PRODUCER_FENCED = 90
-TRANSACTIONAL_ID_NOT_FOUND = 105
-TRANSACTION_ABORTABLE = 120
 
 FEATURE = "transaction.version"
 TRANSACTION_LEVELS = range(3)
@@ -250,9 +246,9 @@ class Transactions:
         """Handles InitProducerId. A request with -1, -1 takes over the id; a request with the producer's own
         producer id and epoch bumps the epoch (KIP-360)."""
         if transactional_id == "" or (producer_id < 0) != (epoch < 0):
-            told(INVALID_REQUEST, -1, -1)
+            told(ErrorCode.INVALID_REQUEST, -1, -1)
         elif not 0 < timeout_ms <= self.manners.max_timeout_ms:
-            told(INVALID_TRANSACTION_TIMEOUT, -1, -1)
+            told(ErrorCode.INVALID_TRANSACTION_TIMEOUT, -1, -1)
         else:
             txn = self.of(transactional_id)
             expected = None if producer_id < 0 else (producer_id, epoch)
@@ -261,7 +257,9 @@ class Transactions:
                 told(change, -1, -1)
             elif change.name == PREPARE_ABORT:
                 # The client retries, and gets the epoch after the one in which the transaction was ended.
-                self._end(txn, change, lambda code, *_: told(code or CONCURRENT_TRANSACTIONS, -1, -1))
+                self._end(
+                    txn, change, lambda code, *_: told(code or ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1)
+                )
             else:
                 self._initialise(txn, change, told)
 
@@ -277,7 +275,7 @@ class Transactions:
         """Returns the state that follows from InitProducerId, or an error code."""
         now_ns, state = self.world.now_ns, txn.state
         if txn.busy:
-            return CONCURRENT_TRANSACTIONS
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if state is None:
             new_id = self.cluster.new_producer_id()
             return State(EMPTY, new_id, self.manners.first_epoch, timeout_ms, now_ns, previous_id=new_id)
@@ -285,7 +283,7 @@ class Transactions:
             expected[0] == state.producer_id
             or (expected[0] == state.previous_id and expected[1] >= EXHAUSTED)
         ):
-            return PRODUCER_FENCED
+            return ErrorCode.PRODUCER_FENCED
         if state.name == ONGOING:
             return self._fenced(txn, state)
         fresh = state._replace(
@@ -302,7 +300,7 @@ class Transactions:
             last = -1 if expected is None else state.epoch
             return fresh._replace(producer_id=self.cluster.new_producer_id(), epoch=0, last_epoch=last)
         if exhausted:
-            return UNKNOWN_SERVER_ERROR
+            return ErrorCode.UNKNOWN
         if expected is None:
             return fresh._replace(epoch=state.epoch + 1, last_epoch=-1)
         if expected[1] == state.epoch:
@@ -310,12 +308,12 @@ class Transactions:
         if expected[1] == state.last_epoch:
             # A repeated request, whose first response may be lost.
             return fresh
-        return PRODUCER_FENCED
+        return ErrorCode.PRODUCER_FENCED
 
     def _fenced(self, txn: Transaction, state: State) -> State | int:
         """Returns the state in which a coordinator aborts an open transaction by itself."""
         if state.epoch >= FENCING:
-            return UNKNOWN_SERVER_ERROR
+            return ErrorCode.UNKNOWN
         bumps = self.features.level_at(txn.home.leader) >= 2
         return state._replace(
             name=PREPARE_ABORT,
@@ -342,17 +340,17 @@ class Transactions:
         wanted = frozenset(places)
         txn = self.ids.get(transactional_id)
         if txn is None or (txn.state is None and not txn.busy):
-            told(INVALID_PRODUCER_ID_MAPPING)
+            told(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             return
         state = txn.state
         if txn.busy or state is None:
-            told(CONCURRENT_TRANSACTIONS)
+            told(ErrorCode.CONCURRENT_TRANSACTIONS)
         elif state.producer_id != producer_id:
-            told(INVALID_PRODUCER_ID_MAPPING)
+            told(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif state.epoch != epoch:
-            told(PRODUCER_FENCED)
+            told(ErrorCode.PRODUCER_FENCED)
         elif state.name == ONGOING and wanted <= state.places:
-            told(NO_ERROR)
+            told(ErrorCode.NO_ERROR)
         else:
             now_ns = self.world.now_ns
             started_ns = state.started_ns if state.name == ONGOING else now_ns
@@ -373,12 +371,15 @@ class Transactions:
         txn = self.ids.get(transactional_id)
         state = None if txn is None else txn.state
         if state is None or state.producer_id != producer_id:
-            return dict.fromkeys(wanted, INVALID_PRODUCER_ID_MAPPING)
+            return dict.fromkeys(wanted, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if state.epoch != epoch:
-            return dict.fromkeys(wanted, PRODUCER_FENCED)
+            return dict.fromkeys(wanted, ErrorCode.PRODUCER_FENCED)
         if state.name in PREPARED:
-            return dict.fromkeys(wanted, CONCURRENT_TRANSACTIONS)
-        return {place: NO_ERROR if place in state.places else TRANSACTION_ABORTABLE for place in wanted}
+            return dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return {
+            place: ErrorCode.NO_ERROR if place in state.places else ErrorCode.TRANSACTION_ABORTABLE
+            for place in wanted
+        }
 
     def ask(
         self,
@@ -415,7 +416,9 @@ class Transactions:
             if self._adding.get(key) is overtaken:
                 del self._adding[key]
             fenced = {
-                place: INVALID_PRODUCER_EPOCH for place, code in codes.items() if code == PRODUCER_FENCED
+                place: ErrorCode.INVALID_PRODUCER_EPOCH
+                for place, code in codes.items()
+                if code == ErrorCode.PRODUCER_FENCED
             }
             told(codes | fenced)
 
@@ -445,7 +448,7 @@ class Transactions:
                 return
             code = self.homes.code(coordinator, home)
             if code:
-                end(dict.fromkeys(places, NETWORK_EXCEPTION if home.leader == NOBODY else code))
+                end(dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION if home.leader == NOBODY else code))
             elif adds:
                 self.add(transactional_id, producer_id, epoch, places, True, added)
             else:
@@ -454,7 +457,7 @@ class Transactions:
         def added(code: int) -> None:
             if is_over:
                 return
-            if code == CONCURRENT_TRANSACTIONS and patient and world.now_ns < until_ns:
+            if code == ErrorCode.CONCURRENT_TRANSACTIONS and patient and world.now_ns < until_ns:
                 world.after(ADD_AGAIN_MS, go)
             else:
                 end(dict.fromkeys(places, code))
@@ -462,7 +465,7 @@ class Transactions:
         former = self._adding.get(key)
         if former is not None and world.chance(self.manners.collides):
             del self._adding[key]
-            former(NETWORK_EXCEPTION)
+            former(ErrorCode.NETWORK_EXCEPTION)
         self._adding.setdefault(key, overtaken)
         go()
 
@@ -485,11 +488,11 @@ class Transactions:
         id and epoch."""
         txn = self.ids.get(transactional_id)
         if txn is None or (txn.state is None and not txn.busy):
-            told(INVALID_PRODUCER_ID_MAPPING, -1, -1)
+            told(ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1, -1)
             return
         state = txn.state
         if state is None:
-            told(CONCURRENT_TRANSACTIONS, -1, -1)
+            told(ErrorCode.CONCURRENT_TRANSACTIONS, -1, -1)
             return
         result = (self._ended_with_bump if bumps else self._ended)(txn, state, producer_id, epoch, commits)
         if isinstance(result, State):
@@ -497,27 +500,33 @@ class Transactions:
         elif result:
             told(result, -1, -1)
         else:
-            told(NO_ERROR, state.producer_id, state.epoch)
+            told(ErrorCode.NO_ERROR, state.producer_id, state.epoch)
 
     def _busy_code(self, state: State, commits: bool) -> int:
         opposite = state.name == (PREPARE_ABORT if commits else PREPARE_COMMIT)
-        return INVALID_TXN_STATE if opposite and self.world.chance(0.2) else CONCURRENT_TRANSACTIONS
+        return (
+            ErrorCode.INVALID_TXN_STATE
+            if opposite and self.world.chance(0.2)
+            else ErrorCode.CONCURRENT_TRANSACTIONS
+        )
 
     def _ended(
         self, txn: Transaction, state: State, producer_id: int, epoch: int, commits: bool
     ) -> State | int:
         """EndTxn up to version 4: the epoch does not identify the transaction."""
         if state.producer_id != producer_id:
-            return INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if state.epoch != epoch:
-            return PRODUCER_FENCED
+            return ErrorCode.PRODUCER_FENCED
         if txn.busy:
             return self._busy_code(state, commits)
         if state.name == ONGOING:
             name = PREPARE_COMMIT if commits else PREPARE_ABORT
             return state._replace(name=name, bumps=False, next_id=-1, updated_ns=self.world.now_ns)
         return (
-            NO_ERROR if state.name == (COMPLETE_COMMIT if commits else COMPLETE_ABORT) else INVALID_TXN_STATE
+            ErrorCode.NO_ERROR
+            if state.name == (COMPLETE_COMMIT if commits else COMPLETE_ABORT)
+            else ErrorCode.INVALID_TXN_STATE
         )
 
     def _ended_with_bump(
@@ -527,25 +536,29 @@ class Transactions:
         if txn.busy:
             if (state.producer_id, state.epoch) not in ((producer_id, epoch), (producer_id, epoch + 1)):
                 # Kafka compares the identity only while no write to its log is pending.
-                return CONCURRENT_TRANSACTIONS
+                return ErrorCode.CONCURRENT_TRANSACTIONS
             return self._busy_code(state, commits)
         is_complete = state.name in (COMPLETE_COMMIT, COMPLETE_ABORT)
         overflowed = (producer_id, epoch, state.epoch) == (state.previous_id, EXHAUSTED, 0)
         if state.producer_id != producer_id and not overflowed:
-            return INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         repeated = is_complete and (
             overflowed or (state.producer_id == producer_id and state.epoch == epoch + 1)
         )
         if not repeated and (overflowed or state.epoch != epoch):
-            return PRODUCER_FENCED
+            return ErrorCode.PRODUCER_FENCED
         if repeated:
             if commits and state.fenced and self.manners.fences_late_commits:
-                return PRODUCER_FENCED
-            return NO_ERROR if commits == (state.name == COMPLETE_COMMIT) else INVALID_TXN_STATE
+                return ErrorCode.PRODUCER_FENCED
+            return (
+                ErrorCode.NO_ERROR
+                if commits == (state.name == COMPLETE_COMMIT)
+                else ErrorCode.INVALID_TXN_STATE
+            )
         if commits and state.name != ONGOING:
-            return INVALID_TXN_STATE
+            return ErrorCode.INVALID_TXN_STATE
         if epoch >= FENCING:
-            return UNKNOWN_SERVER_ERROR
+            return ErrorCode.UNKNOWN
         next_id = self.cluster.new_producer_id() if epoch >= EXHAUSTED else -1
         return state._replace(
             name=PREPARE_COMMIT if commits else PREPARE_ABORT,
@@ -565,7 +578,7 @@ class Transactions:
                 told(code, -1, -1)
                 return
             after = self._completed(prepared)
-            told(NO_ERROR, after.producer_id, after.epoch)
+            told(ErrorCode.NO_ERROR, after.producer_id, after.epoch)
             self._send_markers(txn)
 
         self._write(txn, prepared, written, second_version)
@@ -585,7 +598,7 @@ class Transactions:
     def describe(self, transactional_id: str) -> State | int:
         """Returns the state of an id for DescribeTransactions, or an error code."""
         txn = self.ids.get(transactional_id)
-        return TRANSACTIONAL_ID_NOT_FOUND if txn is None or txn.state is None else txn.state
+        return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if txn is None or txn.state is None else txn.state
 
     # The coordinator's log
 
@@ -596,7 +609,7 @@ class Transactions:
             self.world.say(f"id {txn.id} is wedged")
             self.world.count("wedged ids")
             txn.wedged = True
-            told(UNSUPPORTED_VERSION)
+            told(ErrorCode.UNSUPPORTED_VERSION)
             return
 
         def apply() -> int:
@@ -610,7 +623,7 @@ class Transactions:
                 seen(txn.id, old, new)
             if new.name == ONGOING and (old is None or old.name != ONGOING):
                 self._watch(txn)
-            return NO_ERROR
+            return ErrorCode.NO_ERROR
 
         txn.changing = True
         self.homes.write(txn.home, apply, told)
@@ -715,12 +728,12 @@ class Transactions:
         topic = self.cluster.topics.get(place[0])
         if topic is None or place[1] >= len(topic.partitions):
             # The topic was deleted during the transaction. As in Kafka, the coordinator drops the marker.
-            written(NO_ERROR)
+            written(ErrorCode.NO_ERROR)
             return
         partition = topic.partitions[place[1]]
         broker = self.brokers.get(partition.leader)
         if broker is not None and not broker.is_up:
-            written(NETWORK_EXCEPTION)
+            written(ErrorCode.NETWORK_EXCEPTION)
             return
         paused_ns = self._paused_until_ns(partition.leader)
         if paused_ns > world.now_ns:
