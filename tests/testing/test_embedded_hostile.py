@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.homes import ID
 from cyproducer.testing.broker.loop import Loop
 from cyproducer.testing.broker.server import LoopWorld
 from cyproducer.wire import messages
@@ -40,6 +41,17 @@ def produce(broker: Broker, version: int, **named: Any) -> Any:
 def test_a_pattern_that_is_not_valid_is_refused(broker: Broker, pattern: str) -> None:
     answer = ask(broker, messages.LIST_TRANSACTIONS, 2, transactional_id_pattern=pattern)
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_pattern_does_not_block_the_broker(broker: Broker) -> None:
+    name = "a" * 40 + "!"
+    broker.cluster.homes.home(ID, name).leader = 1
+    init = ask(broker, messages.INIT_PRODUCER_ID, 4, transactional_id=name, producer_id=-1, producer_epoch=-1)
+    assert init.error_code == 0
+    for pattern, error in (("(a+)+$", 0), (r"(a)\1", ErrorCode.INVALID_REGULAR_EXPRESSION)):
+        answer = ask(broker, messages.LIST_TRANSACTIONS, 2, transactional_id_pattern=pattern)
+        assert answer.error_code == error
+        assert answer.transaction_states == []
 
 
 def test_records_of_an_open_transaction_can_be_deleted(broker: Broker) -> None:

@@ -3,11 +3,11 @@
 Owns the checks of the requests, and the responses. Does not own what they mean (``modern_groups``).
 """
 
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import patterns
 from cyproducer.testing.broker.group_requests import group_refusal
 from cyproducer.testing.broker.metadata import NO_OPERATIONS
 from cyproducer.testing.broker.modern_groups import ASSIGNOR, LEAVES_FOR_NOW, Part, Refused, Subscriber
@@ -73,9 +73,9 @@ def _check(call: Call) -> None:
         if not call.allowed("DESCRIBE", "topic", name):
             raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
     try:
-        re.compile(pattern or "")
-    except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern}: {error}") from None
+        patterns.compiled(pattern or "")
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
 
 
 def _by_topic(parts: Iterable[Part]) -> list[tuple[bytes, list[int]]]:

@@ -9,7 +9,6 @@ assignment for it. Each member comes to its target by itself: it first gives up 
 has all of them, its state is UnreleasedPartitions.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -17,6 +16,7 @@ from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.base_group import CONSUMER, EMPTY, STABLE, BaseGroup
 from cyproducer.testing.broker.group_offsets import Group, Member
 from cyproducer.testing.broker.partitions import Cluster
+from cyproducer.testing.broker.patterns import matches
 from cyproducer.testing.broker.world import NS_PER_MS, World
 
 ASSIGNING, RECONCILING = "Assigning", "Reconciling"
@@ -84,7 +84,7 @@ class Subscriber(Member):
         self.timer_ns = -1
 
     def subscribes(self, topic: str) -> bool:
-        return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
+        return topic in self.topics or (bool(self.pattern) and matches(self.pattern, topic))
 
 
 class ModernGroup(BaseGroup):

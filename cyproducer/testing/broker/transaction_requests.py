@@ -4,10 +4,10 @@ Owns authorization, the differences between versions, and the responses. Does no
 requests (``transactions``, ``group_offsets``) or Produce (``produce``).
 """
 
-import re
 from typing import Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker import patterns
 from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
 from cyproducer.testing.broker.group_requests import per_partition
 from cyproducer.testing.broker.homes import ID
@@ -254,8 +254,8 @@ def list_transactions(call: Call) -> Any:
     pattern = None
     try:
         if call.version >= 2 and request.transactional_id_pattern:
-            pattern = re.compile(request.transactional_id_pattern)
-    except (re.error, OverflowError, RecursionError):
+            pattern = patterns.compiled(request.transactional_id_pattern)
+    except ValueError:
         return response(0, ErrorCode.INVALID_REGULAR_EXPRESSION, [], [])
     found = []
     for txn in call.cluster.transactions.ids.values():
@@ -272,7 +272,7 @@ def list_transactions(call: Call) -> Any:
             age_ms = (call.world.now_ns - state.started_ns) // NS_PER_MS
             if state.name != ONGOING or age_ms < request.duration_filter:
                 continue
-        if pattern and not pattern.fullmatch(txn.id):
+        if pattern and not pattern.matches(txn.id):
             continue
         found.append(response.TransactionState(txn.id, state.producer_id, state.name))
     return response(0, ErrorCode.NO_ERROR, unknown, found)
