@@ -10,7 +10,7 @@ from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import patterns
 from cyproducer.testing.broker.group_requests import group_refusal
 from cyproducer.testing.broker.metadata import NO_OPERATIONS
-from cyproducer.testing.broker.modern_groups import ASSIGNOR, LEAVES_FOR_NOW, Part, Refused, Subscriber
+from cyproducer.testing.broker.modern_groups import ASSIGNORS, LEAVES_FOR_NOW, Part, Refused, Subscriber
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.wire.messages import CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
 
@@ -66,8 +66,10 @@ def _check(call: Call) -> None:
     ):
         if is_wrong:
             raise Refused(ErrorCode.INVALID_REQUEST, text)
-    if request.server_assignor is not None and request.server_assignor != ASSIGNOR:
-        text = f"ServerAssignor {request.server_assignor} is not supported: only {ASSIGNOR} is."
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        text = (
+            f"ServerAssignor {request.server_assignor} is not supported, only {' and '.join(ASSIGNORS)} are."
+        )
         raise Refused(ErrorCode.UNSUPPORTED_ASSIGNOR, text)
     for name in request.subscribed_topic_names or ():
         if not call.allowed("DESCRIBE", "topic", name):
@@ -102,7 +104,7 @@ def _description(call: Call, name: str) -> Any:
         operations = call.cluster.access.operations(call.principal, "group", name)
     members = [_member(call, each, group.target.get(each.id, ())) for each in group.members.values()]
     epochs = group.epoch, group.target_epoch
-    return make(ErrorCode.NO_ERROR, None, name, group.state, *epochs, ASSIGNOR, members, operations)
+    return make(ErrorCode.NO_ERROR, None, name, group.state, *epochs, group.assignor, members, operations)
 
 
 def _member(call: Call, member: Subscriber, target: Iterable[Part]) -> Any:

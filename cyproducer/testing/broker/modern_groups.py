@@ -31,8 +31,9 @@ Part = tuple[bytes, int]
 Parts = frozenset[Part]
 
 
-ASSIGNOR: Final = "uniform"
-"""Kafka's default of ``group.consumer.assignors``; Kafka also has "range"."""
+UNIFORM, RANGE = "uniform", "range"
+ASSIGNORS: Final = (UNIFORM, RANGE)
+"""``group.consumer.assignors``; the first one is for groups whose members name none."""
 
 
 class Refused(Exception):
@@ -49,6 +50,7 @@ class Subscriber(Member):
 
     __slots__ = (
         "assigned",
+        "assignor",
         "client_id",
         "deadline_ns",
         "expires_ns",
@@ -73,6 +75,8 @@ class Subscriber(Member):
         self.rebalance_ms = 0
         self.topics: frozenset[str] = frozenset()
         self.pattern = ""
+        #: The assignor that it wants; None: any.
+        self.assignor: str | None = None
         self.client_id = ""
         self.host = ""
         self.assigned: Parts = frozenset()
@@ -107,6 +111,12 @@ class ModernGroup(BaseGroup):
     @property
     def members(self) -> dict[str, Subscriber]:
         return cast("dict[str, Subscriber]", self.log.members)
+
+    @property
+    def assignor(self) -> str:
+        """The assignor of the next assignment: the one that most members name."""
+        votes = [member.assignor for member in self.members.values() if member.assignor]
+        return max(ASSIGNORS, key=votes.count)
 
     def heartbeat(self, beat: Any, client_id: str, host: str) -> tuple[Subscriber, bool]:
         """Handles a request, which has a member id. Returns the member, and whether the response has its
@@ -166,6 +176,7 @@ class ModernGroup(BaseGroup):
             raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID, text)
         member = Subscriber(generation=0, instance=old.instance, id=beat.member_id)
         member.topics, member.pattern, member.assigned = old.topics, old.pattern, old.assigned
+        member.assignor = old.assignor
         del self.members[old.id]
         self.members[member.id] = member
         self.target[member.id] = self.target.pop(old.id, frozenset())
@@ -180,6 +191,8 @@ class ModernGroup(BaseGroup):
             member.rack = beat.rack_id
         if beat.rebalance_timeout_ms >= 0:
             member.rebalance_ms = beat.rebalance_timeout_ms
+        if beat.server_assignor is not None:
+            member.assignor = beat.server_assignor
         if beat.subscribed_topic_names is not None:
             member.topics = frozenset(beat.subscribed_topic_names)
         if beat.subscribed_topic_regex is not None:
@@ -232,7 +245,15 @@ class ModernGroup(BaseGroup):
             name: {topic_id for topic, (topic_id, _) in self._topics.items() if member.subscribes(topic)}
             for name, member in self.members.items()
         }
-        self.target = _uniform(wanted, dict(self._topics.values()), self.target)
+        counts = dict(self._topics.values())
+        if self.assignor == RANGE:
+            # Kafka's order: static members come first, in the order of their instance ids.
+            ranked = sorted(
+                self.members.values(), key=lambda each: (each.instance is None, each.instance or each.id)
+            )
+            self.target = _range({member.id: wanted[member.id] for member in ranked}, counts)
+        else:
+            self.target = _uniform(wanted, counts, self.target)
         self.target_epoch = self.epoch
 
     def _reconcile(self, member: Subscriber, owned: Parts | None) -> None:
@@ -307,6 +328,21 @@ class ModernGroup(BaseGroup):
 
     def close(self) -> None:
         self.members.clear()
+
+
+def _range(wanted: Mapping[str, set[bytes]], counts: Mapping[bytes, int]) -> dict[str, Parts]:
+    """Returns an assignment that gives each member consecutive partitions of each of its topics, so that
+    members with equal subscriptions have the same partitions of topics with equally many. ``wanted``: each
+    member's topics, in the order of the members; ``counts``: the number of partitions of each topic."""
+    found: dict[str, set[Part]] = {name: set() for name in wanted}
+    for topic, count in counts.items():
+        willing = [name for name, topics in wanted.items() if topic in topics]
+        for place, name in enumerate(willing):
+            # The first members have one partition more than the others.
+            least, more = divmod(count, len(willing))
+            start = place * least + min(place, more)
+            found[name] |= {(topic, index) for index in range(start, start + least + (place < more))}
+    return {name: frozenset(parts) for name, parts in found.items()}
 
 
 def _uniform(

@@ -212,6 +212,41 @@ def test_members_get_partitions_of_topics_that_they_subscribe_to(bench: Bench, o
     assert one.parts | both.parts == {("t", 0), ("t", 1), ("t", 2), ("u", 0), ("u", 1)}
 
 
+def test_range_gives_the_same_partitions_of_each_topic(bench: Bench) -> None:
+    bench.call(lambda cluster: cluster.create_topic("v", 3))
+    readers = [Reader(bench, name, topics=("t", "v")) for name in ("c", "a")]
+    readers.append(Reader(bench, "z", "static", topics=("t", "u", "v")))
+    for reader in readers:
+        assert reader.join(server_assignor="range") == 0
+    settled(*readers)
+    # The static member is first, then the others by their ids; one member alone wants `u`.
+    assert [sorted(reader.parts) for reader in readers] == [
+        [("t", 2), ("v", 2)],
+        [("t", 1), ("v", 1)],
+        [("t", 0), ("u", 0), ("u", 1), ("v", 0)],
+    ]
+    assert described(bench).assignor_name == "range"
+    # Without one of them, the first has one partition more.
+    assert readers[0].beat(member_epoch=-1) == 0
+    settled(*readers[1:])
+    assert [sorted(reader.parts) for reader in readers[1:]] == [
+        [("t", 2), ("v", 2)],
+        [("t", 0), ("t", 1), ("u", 0), ("u", 1), ("v", 0), ("v", 1)],
+    ]
+
+
+def test_members_vote_for_an_assignor(bench: Bench, one: Reader) -> None:
+    others = [Reader(bench, name) for name in ("two", "three")]
+    assert one.join(server_assignor="range") == 0
+    assert described(bench).assignor_name == "range"
+    assert [other.join(server_assignor="uniform") for other in others] == [0, 0]
+    assert described(bench).assignor_name == "uniform"
+    # A member that names none has no vote, and keeps the one that it had.
+    assert others[0].beat(member_epoch=-1) == 0
+    assert one.beat(server_assignor=None) == others[1].beat(server_assignor="range") == 0
+    assert described(bench).assignor_name == "range"
+
+
 def test_new_partitions_and_topics_are_assigned(bench: Bench) -> None:
     reader = Reader(bench, topics=("t", "new"))
     reader.join()
@@ -467,7 +502,7 @@ def test_heartbeats_that_make_no_sense(bench: Bench, one: Reader, wrong: dict[st
 
 def test_heartbeats_that_are_refused(bench: Bench, one: Reader) -> None:
     assert one.beat(member_epoch=1) == ErrorCode.GROUP_ID_NOT_FOUND
-    assert one.join(server_assignor="range") == ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert one.join(server_assignor="sticky") == ErrorCode.UNSUPPORTED_ASSIGNOR
     assert one.join(server_assignor="uniform") == 0
     one.peer = bench.peer(3 - bench.coordinator())
     assert one.beat() == ErrorCode.NOT_COORDINATOR
@@ -554,6 +589,28 @@ def consumer(bench: Bench, **options: Any) -> Consumer:
             **options,
         }
     )
+
+
+def test_librdkafka_asks_for_range(bench: Bench) -> None:
+    bench.call(lambda cluster: cluster.create_topic("v", 3))
+    first, second = (consumer(bench, **{"group.remote.assignor": "range"}) for _ in range(2))
+
+    def shares() -> list[dict[str, list[int]]]:
+        found = []
+        for each in (first, second):
+            each.poll(0.02)
+            parts = sorted((part.topic, part.partition) for part in each.assignment())
+            found.append({name: [index for topic, index in parts if topic == name] for name in ("t", "v")})
+        return sorted(found, key=lambda share: share["t"])
+
+    try:
+        for each in (first, second):
+            each.subscribe(["t", "v"])
+        until(lambda: shares() == [{"t": [0, 1], "v": [0, 1]}, {"t": [2], "v": [2]}], "ranges")
+        assert described(bench).assignor_name == "range"
+    finally:
+        first.close()
+        second.close()
 
 
 def test_librdkafka_reads_in_a_group(bench: Bench) -> None:
