@@ -22,7 +22,7 @@ from cyproducer.testing import EmbeddedBroker
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.kafka_install import classpath
 from tools.harness.kafka_node import java
-from tools.harness.until import PATIENCE_S
+from tools.harness.until import PATIENCE_S, until
 
 PARTITIONS = 3
 JAVA_S = 60
@@ -187,6 +187,40 @@ def by_aiokafka(servers: str, topic: str) -> Outcome:
     return asyncio.run(main())
 
 
+def by_a_remote_assignor(servers: str, topic: str) -> Outcome:
+    """Two static members of a group of KIP-848, whose partitions the broker assigns by range."""
+    members = {
+        instance: Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"group-{topic}",
+                "group.instance.id": instance,
+                "group.protocol": "consumer",
+                "group.remote.assignor": "range",
+                "log_level": 0,
+            }
+        )
+        for instance in ("b", "a")
+    }
+    try:
+        for member in members.values():
+            member.subscribe([f"^{topic}$"])
+
+        def ranges() -> dict[str, list[int]]:
+            for member in members.values():
+                member.poll(0.05)
+            return {
+                name: sorted(part.partition for part in member.assignment())
+                for name, member in members.items()
+            }
+
+        until(lambda: sorted(map(len, ranges().values())) == [1, 2], "both to have partitions")
+        return [ranges()]
+    finally:
+        for member in members.values():
+            member.close()
+
+
 def by_java(servers: str, topic: str) -> Outcome:
     def run(main_class: str, *arguments: str, given: str = "") -> str:
         command = java(classpath(), main_class, "--bootstrap-server", servers, *arguments)
@@ -218,7 +252,8 @@ def by_java(servers: str, topic: str) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    "program", [by_this_package, by_confluent_kafka, by_kafka_python, by_aiokafka, by_java]
+    "program",
+    [by_this_package, by_confluent_kafka, by_kafka_python, by_aiokafka, by_java, by_a_remote_assignor],
 )
 def test_a_program_sees_the_same(
     kafka: KafkaCluster, embedded: EmbeddedBroker, program: Callable[[str, str], Outcome]
