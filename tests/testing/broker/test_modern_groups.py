@@ -247,6 +247,14 @@ def test_members_vote_for_an_assignor(bench: Bench, one: Reader) -> None:
     assert described(bench).assignor_name == "range"
 
 
+def test_a_static_member_that_comes_back_keeps_its_vote(bench: Bench) -> None:
+    old, new = (Reader(bench, name, "static") for name in ("old", "new"))
+    assert old.join(server_assignor="range") == 0
+    assert old.beat(member_epoch=-2) == 0
+    assert new.join() == 0
+    assert described(bench).assignor_name == "range"
+
+
 def test_new_partitions_and_topics_are_assigned(bench: Bench) -> None:
     reader = Reader(bench, topics=("t", "new"))
     reader.join()
