@@ -789,12 +789,99 @@ TRANSACTIONS = Case(
     ),
 )
 
+# Scale
+
+
+def topics_contest(topics: int, way: str) -> Contest:
+    return Contest(
+        f"{topics:,} topics {way}", own(f"scale.topics_{way.replace(' ', '_')}", topics=topics), (), "none"
+    )
+
+
+def moves_contests(topics: int, partitions: int) -> tuple[Contest, ...]:
+    size: dict[str, Any] = {"topics": topics, "partitions": partitions, "seconds": 20}
+    return tuple(
+        Contest(
+            f"{topics:,} x {partitions}, {what}", own(f"scale.{what}_while_leaders_move", **size), (), "none"
+        )
+        for what in ("get", "threads")
+    )
+
+
+TOPIC_COUNTS = (1_000, 10_000, 30_000)
+MOVES = ((1_000, 100), (33_334, 3))
+SCALE = Case(
+    "scale",
+    "Many topics, partitions, producers and brokers",
+    "A simulated cluster in another process: 3 brokers, and 1,000 while leaders move and in the rolling "
+    "restart. Topics have 3 partitions. *In turn*: send().get() to one new topic after the other; *at once*: "
+    "send() to all. While leaders move, the metadata of all partitions is refreshed each second, and all "
+    "leaders have moved. The CPU of a wait is what this process used meanwhile: the wait on a machine "
+    "without other work.",
+    (
+        *(topics_contest(topics, way) for way in ("in turn", "at once") for topics in TOPIC_COUNTS),
+        Contest("memory, 100,000 topics", own("scale.topic_memory", topics=100_000), (), "none"),
+        Contest("objects, 100,000 topics", own("scale.topic_objects", topics=100_000), (), "none"),
+        *(contest for each in MOVES for contest in moves_contests(*each)),
+        Contest("1,000 producers", own("scale.producers", threads=1_000, records=20_000), (), "none"),
+        Contest(
+            "restart of 1,000 brokers",
+            own("scale.rolling_restart", topics=10, partitions=300, threads=1_000),
+            (),
+            "none",
+        ),
+    ),
+    (
+        Column("topic_us", "CPU us per topic", 0),
+        Column("resident_kb", "resident kB each", 2),
+        Column("heap_kb", "malloc kB each", 2),
+        Column("python_kb", "Python's kB each", 2),
+        Column("get_ms", "longest get() ms", 0),
+        Column("get_p99_ms", "p99 ms", 1),
+        Column("get_cpu_ms", "CPU ms of a get()", 0),
+        Column("pause_ms", "longest pause ms", 0),
+        Column("pause_cpu_ms", "CPU ms of a pause", 0),
+        Column("refresh_cpu_ms", "CPU ms per refresh", 0),
+        Column("threads", "threads each", 0),
+        Column("descriptors", "descriptors each", 0),
+        Column("record_us", "CPU us per record", 1),
+        Column("lost", "lost", 0),
+        Column("disorder", "out of order", 0),
+    ),
+    (
+        *(
+            Goal(
+                f"CPU per topic, 30,000 / 1,000 topics {way}",
+                *("topic_us", f"30,000 topics {way}"),
+                at_most=2,
+                beside=f"1,000 topics {way}",
+            )
+            for way in ("in turn", "at once")
+        ),
+        *(
+            Goal(
+                f"{what}, {topics:,} topics of {partitions}",
+                metric,
+                f"{topics:,} x {partitions}, {run}",
+                at_most=most,
+            )
+            for topics, partitions in MOVES
+            for what, metric, run, most in (
+                ("longest get() ms", "get_ms", "get", 30),
+                ("longest pause ms", "pause_ms", "threads", 20),
+            )
+        ),
+        Goal("records lost in a rolling restart", "lost", "restart of 1,000 brokers", at_most=0, digits=0),
+    ),
+    most_pairs=1,
+)
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(USUAL, WAYS),
         *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
-        TRANSACTIONS,
+        *(TRANSACTIONS, SCALE),
     )
 }

@@ -146,7 +146,8 @@ OWN = "cyproducer"
 def met(value: float, *, at_most: float | None = None, at_least: float | None = None) -> str:
     """Returns ``met``, or by how much of the bound the value misses it."""
     if at_most is not None:
-        over = value / at_most - 1
+        # A bound of 0 has no share: each unit counts as 100 %.
+        over = value / at_most - 1 if at_most else value
     elif at_least is not None:
         over = 1 - value / at_least
     else:

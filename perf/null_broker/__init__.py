@@ -85,7 +85,7 @@ class NullBroker:
     """A running null broker. Ends with the ``with`` block, and in any case with this process.
 
     Args:
-        brokers: number of brokers, each with its own port; up to 64.
+        brokers: number of brokers, each with its own port; up to 1,024.
         partitions: number of partitions of topics that are created automatically.
         topics: initial topics, with their number of partitions.
         produce_version: the highest Produce version to offer, 3 to 13. Below 10, Metadata versions end at 9.
@@ -148,6 +148,14 @@ class NullBroker:
         duration of the faults of these names. ``null_broker.c`` lists the faults.
         """
         self._order(" ".join(["faults", *(f"{name}={value}" for name, value in settings.items())]))
+
+    def shift(self, prefix: str) -> None:
+        """Moves the leaders of all topics whose names begin with ``prefix`` to the next broker."""
+        self._order(f"shift {prefix}")
+
+    def down(self, broker: int, ms: int) -> None:
+        """Takes a broker down for ``ms`` milliseconds; its partitions get other leaders. Counted from 0."""
+        self._order(f"down {broker} {ms}")
 
     def report(self) -> Report:
         """Returns the counts so far."""

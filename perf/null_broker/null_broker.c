@@ -8,8 +8,8 @@
  *
  * -c checks batches: checksums, and the numbers at the start of the values (see check_values). -a advertises these
  * ports, of a proxy in front. -s requires SASL PLAIN of each connection, again after SESSION_MS. Prints its ports, then
- * reads commands from stdin (`topic`, `faults`, `report`) and responds to each with a line of JSON. Exits at
- * the end of stdin.
+ * reads commands from stdin (`topic`, `faults`, `shift`, `down`, `report`) and responds to each with a line of JSON.
+ * Exits at the end of stdin.
  *
  * Sources: Kafka protocol guide; KIP-43, KIP-152, KIP-368 (SASL), KIP-98 (idempotence), KIP-482 (flexible versions),
  * KIP-511, KIP-516, KIP-951.
@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ enum {
     REQUEST_TIMED_OUT = 7, COORDINATOR_LOADING = 14, NOT_ENOUGH_REPLICAS = 19, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20,
     UNSUPPORTED_VERSION = 35, OUT_OF_ORDER = 45, DUPLICATE = 46, INVALID_EPOCH = 47, STORAGE_ERROR = 56,
     SASL_FAILED = 58, UNKNOWN_TOPIC_ID = 100,
-    BATCH_HEADER = 61, KEPT = 5, SENDERS = 16, MOST_BROKERS = 64, LARGEST_FRAME = 128 << 20,
+    BATCH_HEADER = 61, KEPT = 5, SENDERS = 16, MOST_BROKERS = 1024, LARGEST_FRAME = 128 << 20,
 };
 
 /* ---- random numbers and faults ---- */
@@ -107,6 +108,7 @@ typedef struct {
 typedef struct { char name[256]; int name_size; uint8_t id[16]; int count; Partition *partitions; } Topic;
 
 static Topic *topics;
+static int topic_room, *slots, slot_count;   /* slots: a hash table of names; one more than the index, or 0 */
 static int topic_count, broker_count = 1, default_partitions = 1, highest_produce = 13;
 static bool checking;
 static int64_t next_producer_id = 1000, requests[5], acked_batches, stale, expired;
@@ -115,30 +117,52 @@ static long session_ms = -1;   /* -1: without SASL */
 static const char credentials[] = "\0soak\0secret";
 static int64_t down_until[MOST_BROKERS];
 
+/* The slot of a name: the one that has it, or the empty one where it belongs. */
+static int slot_of(const uint8_t *name, int64_t size) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (int64_t i = 0; i < size; i++) hash = (hash ^ name[i]) * 0x100000001B3u;
+    int slot = (int)(hash % (uint64_t)slot_count);
+    while (slots[slot]) {
+        const Topic *t = &topics[slots[slot] - 1];
+        if (t->name_size == size && !memcmp(t->name, name, size)) break;
+        slot = (slot + 1) % slot_count;
+    }
+    return slot;
+}
+
 static Topic *find_topic(const uint8_t *name, int64_t size) {
-    for (int i = 0; i < topic_count; i++)
-        if (topics[i].name_size == size && !memcmp(topics[i].name, name, size)) return &topics[i];
-    return NULL;
+    int found = slot_count && size > 0 ? slots[slot_of(name, size)] : 0;
+    return found ? &topics[found - 1] : NULL;
 }
 
 static Topic *find_topic_id(const uint8_t *id) {
-    for (int i = 0; i < topic_count; i++)
-        if (!memcmp(topics[i].id, id, 16)) return &topics[i];
-    return NULL;
+    uint32_t number = (uint32_t)id[12] << 24 | (uint32_t)id[13] << 16 | (uint32_t)id[14] << 8 | id[15];
+    if (!number || number > (uint32_t)topic_count) return NULL;
+    Topic *t = &topics[number - 1];
+    return memcmp(t->id, id, 16) ? NULL : t;
 }
 
 static Topic *make_topic(const uint8_t *name, int64_t size, int count) {
     if (size < 1 || size > 249) return NULL;
-    topics = grown(topics, sizeof(Topic) * (topic_count + 1));
+    if (topic_count == topic_room) {
+        topic_room = 2 * topic_room + 64;
+        slot_count = 4 * topic_room;
+        topics = grown(topics, sizeof(Topic) * topic_room);
+        slots = memset(grown(slots, sizeof(int) * slot_count), 0, sizeof(int) * slot_count);
+        for (int i = 0; i < topic_count; i++)
+            slots[slot_of((uint8_t *)topics[i].name, topics[i].name_size)] = i + 1;
+    }
+    int slot = slot_of(name, size);
     Topic *t = memset(&topics[topic_count++], 0, sizeof(Topic));
+    slots[slot] = topic_count;
     memcpy(t->name, name, size);
     t->name_size = (int)size;
     memcpy(t->id, "null broker", 11);
-    t->id[14] = (uint8_t)(topic_count >> 8);
-    t->id[15] = (uint8_t)topic_count;
+    for (int i = 0; i < 4; i++) t->id[12 + i] = (uint8_t)(topic_count >> (24 - 8 * i));
     t->count = count;
     t->partitions = memset(grown(NULL, sizeof(Partition) * count), 0, sizeof(Partition) * count);
-    for (int i = 0; i < count; i++) t->partitions[i].leader = i % broker_count;
+    /* From another broker on for each topic, so that all brokers lead some of many small topics. */
+    for (int i = 0; i < count; i++) t->partitions[i].leader = (int)(((int64_t)(topic_count - 1) * count + i) % broker_count);
     return t;
 }
 
@@ -553,6 +577,8 @@ typedef struct Connection {
 
 static Connection *connections;
 static int epoll_fd;
+/* Whether a connection was closed since the last sweep, or may wait for a time: otherwise none is looked at. */
+static bool closed, timed;
 
 static void close_connection(Connection *c) {
     if (c->fd < 0) return;
@@ -560,9 +586,12 @@ static void close_connection(Connection *c) {
     if (below(2)) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     close(c->fd);
     c->fd = -1;
+    closed = true;
 }
 
 static void sweep(void) {   /* frees closed connections between two waits, when no event points to one */
+    if (!closed) return;
+    closed = false;
     for (Connection **at = &connections; *at;) {
         Connection *c = *at;
         if (c->fd >= 0) { at = &c->next; continue; }
@@ -594,6 +623,7 @@ static size_t departed(Connection *c) {
 static void depart_later(Connection *c) {
     if (c->departing == c->departure_room)
         c->departures = grown(c->departures, sizeof(Departure) * (c->departure_room = 2 * c->departure_room + 8));
+    timed = true;
     c->departures[c->departing++] = (Departure){c->out.size, now_ns() + latency_ms * 1000000};
 }
 
@@ -621,20 +651,35 @@ static bool flushed(Connection *c) {   /* false: the socket is full, data is hel
     return c->fd >= 0;
 }
 
-static void hold(Connection *c, long most_ms) { c->hold_until = now_ns() + (int64_t)(1 + below(most_ms)) * 1000000; }
+static void hold(Connection *c, long most_ms) {
+    c->hold_until = now_ns() + (int64_t)(1 + below(most_ms)) * 1000000;
+    timed = true;
+}
 
-static void take_down(int broker) {
-    down_until[broker] = now_ns() + (int64_t)(1 + below(down_ms)) * 1000000;
+/* whole: all of its partitions get another leader, as if it were shut down in an orderly way; otherwise half of them. */
+static void take_down(int broker, long ms, bool whole) {
+    down_until[broker] = now_ns() + ms * 1000000;
     for (Connection *c = connections; c; c = c->next)
         if (c->broker == broker) close_connection(c);
     for (int i = 0; i < topic_count; i++)
         for (int k = 0; k < topics[i].count; k++)
-            if (topics[i].partitions[k].leader == broker && below(2)) move_leader(&topics[i].partitions[k]);
+            if (topics[i].partitions[k].leader == broker && (whole || below(2))) move_leader(&topics[i].partitions[k]);
+}
+
+static void shift_leaders(const char *prefix) {
+    for (int i = 0; i < topic_count; i++) {
+        if (strncmp(topics[i].name, prefix, strlen(prefix))) continue;
+        for (int k = 0; k < topics[i].count; k++) {
+            Partition *p = &topics[i].partitions[k];
+            p->leader = (p->leader + 1) % broker_count;
+            p->leader_epoch++;
+        }
+    }
 }
 
 /* Responds to the frame at in_start, and injects faults. Returns false if there is nothing more to do now. */
 static bool serve_frame(Connection *c, int64_t size) {
-    if (strikes(DOWN)) { take_down(c->broker); return false; }
+    if (strikes(DOWN)) { take_down(c->broker, (long)(1 + below(down_ms)), false); return false; }
     if (!c->stalled && strikes(STALL)) { c->stalled = true; c->allowed = 0; hold(c, stall_ms); return false; }
     c->stalled = false;
     size_t before = c->out.size;
@@ -741,9 +786,11 @@ static bool set_faults(char *words) {
     return true;
 }
 
+/* `shift PREFIX`: the leaders of these topics' partitions move to the next broker. `down BROKER MS`: see take_down. */
 static void obey(char *line) {
     char name[256];
     int count;
+    long ms;
     bool done = false;
     if (!strcmp(line, "report")) {
         report();
@@ -752,6 +799,12 @@ static void obey(char *line) {
     }
     if (!strncmp(line, "faults", 6)) {
         done = set_faults(line + 6);
+    } else if (sscanf(line, "shift %249s", name) == 1) {
+        shift_leaders(name);
+        done = true;
+    } else if (sscanf(line, "down %d %ld", &count, &ms) == 2 && count >= 0 && count < broker_count) {
+        take_down(count, ms, true);
+        done = true;
     } else if (sscanf(line, "topic %249s %d", name, &count) == 2 && count > 0) {
         done = !find_topic((uint8_t *)name, (int64_t)strlen(name)) && make_topic((uint8_t *)name, (int64_t)strlen(name), count);
     }
@@ -760,6 +813,12 @@ static void obey(char *line) {
 }
 
 static void listen_to_all(void) {
+    /* A descriptor for each broker and each connection: usually more than the soft limit. */
+    struct rlimit files;
+    if (!getrlimit(RLIMIT_NOFILE, &files)) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     for (int i = 0; i < broker_count; i++) {
         struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t size = sizeof a;
@@ -804,9 +863,11 @@ int main(int argc, char **argv) {
         struct epoll_event events[64];
         int64_t now = 0, wait_ns = -1;
         sweep();
-        for (Connection *c = connections; c; c = c->next) {
+        bool waiting = false;
+        for (Connection *c = timed ? connections : NULL; c; c = c->next) {
             int64_t due = c->hold_until ? c->hold_until : c->departing ? c->departures[0].due : 0;
             if (!due) continue;
+            waiting = true;
             if (!now) now = now_ns();
             if (due > now) {
                 if (wait_ns < 0 || due - now < wait_ns) wait_ns = due - now;
@@ -816,6 +877,7 @@ int main(int argc, char **argv) {
             serve(c);
             wait_ns = 0;
         }
+        timed = waiting;
         int n = epoll_wait(epoll_fd, events, 64, wait_ns < 0 ? -1 : (int)((wait_ns + 999999) / 1000000));
         for (int i = 0; i < n; i++) {
             void *what = events[i].data.ptr;
