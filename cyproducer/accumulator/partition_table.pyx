@@ -4,13 +4,14 @@ Owns the lifetime of the structures and the assignment of partitions to brokers.
 that determines them (``control/metadata``). Runs under the accumulator's lock, on the sender.
 """
 
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
 from cyproducer.futures.delivery cimport delivery_unref
 from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
-from cyproducer.accumulator.structures cimport GATE_OPEN
+from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
 from cyproducer.base.greenlets cimport broadcast
 from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
@@ -64,14 +65,15 @@ cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t ke
 
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
     """The broker with that id, or NULL. Called with the lock held, or on the sender thread."""
-    cdef Node* n = a.nodes
+    cdef Node* n = a.node_buckets[<uint32_t>node_id % NODE_BUCKETS]
     while n != NULL and n.id != node_id:
-        n = n.next
+        n = n.next_in_bucket
     return n
 
 
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
     """The broker with that id; creates it if it is new."""
+    cdef Node** bucket = &a.node_buckets[<uint32_t>node_id % NODE_BUCKETS]
     cdef Node* n
     pthread_mutex_lock(&a.lock)
     n = find_node(a, node_id)
@@ -85,6 +87,8 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
             n.takes = 1   # its first batch must wake the sender, which then connects to the broker
             n.next = a.nodes
             a.nodes = n
+            n.next_in_bucket = bucket[0]
+            bucket[0] = n
     pthread_mutex_unlock(&a.lock)
     if n == NULL:
         raise MemoryError("no memory for a broker's structure")

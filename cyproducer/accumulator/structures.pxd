@@ -64,6 +64,7 @@ cdef struct Batch:
     int8_t probes             # a probe: it may exceed its topic's batch_limit, see batch_limit.pyx
 
 cdef enum:
+    NODE_BUCKETS = 64         # a cluster may have 1,000 brokers or more, which shares a bucket among 16
     MOST_UNSETTLED = 5        # batches per partition and producer id that brokers remember
 
 cdef enum Gate:
@@ -121,6 +122,7 @@ cdef struct PartitionList:
 # A broker.
 cdef struct Node:
     Node* next
+    Node* next_in_bucket
     int32_t id
     int32_t takes             # set by the sender: new work for this broker should wake the sender
     void* transport             # set by the sender; NULL while no connection accepts requests
@@ -239,6 +241,7 @@ cdef struct Accumulator:
     Topic* last_waiting
     PartitionList lingering
     Node* nodes
+    Node* node_buckets[NODE_BUCKETS]   # the same nodes by id, for find_node
     Topic* topics
     int64_t topics_made
     CompletionList* completions

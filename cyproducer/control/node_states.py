@@ -497,6 +497,9 @@ class Connections:
         """
         late: list[tuple[int, Address | None, str]] = []
         for node_id, node in self._nodes.items():
+            # Most nodes of a large cluster are not connected to, and this is called in each tick.
+            if node.state is ConnectionState.DISCONNECTED:
+                continue
             if node.lookup is not None and now_ms >= node.lookup.deadline_ms:
                 late.append((node_id, None, f"name resolution took over {node.lookup.timeout_ms:.0f} ms"))
             for address, attempt in node.attempts.items():
@@ -518,6 +521,8 @@ class Connections:
         infinity for never."""
         due_ms = math.inf
         for node in self._nodes.values():
+            if node.state is ConnectionState.DISCONNECTED:
+                continue
             if node.lookup is not None:
                 due_ms = min(due_ms, node.lookup.deadline_ms)
             for attempt in node.attempts.values():
