@@ -5,8 +5,9 @@ them for any length of time.
 """
 
 from collections.abc import Iterator, Mapping, Set
-from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, Protocol
+
+from cyproducer.wire.primitives import untrack
 
 
 class BrokerMetadata(NamedTuple):
@@ -46,27 +47,39 @@ class TopicView:
     The sets and lists are made on first use and cached, as partitioners use them for every record.
     """
 
-    __slots__ = ("__dict__", "is_internal", "leaders")
+    __slots__ = ("_available", "_in_order", "_partitions", "is_internal", "leaders")
 
     def __init__(self, leaders: Mapping[int, int], is_internal: bool) -> None:
         #: Partition -> node id of its leader, -1 if it has none.
         self.leaders = leaders
         self.is_internal = is_internal
+        self._partitions: frozenset[int] | None = None
+        self._available: frozenset[int] | None = None
+        self._in_order: tuple[SharedList, SharedList] | None = None
+        # It refers only to collections of numbers, which refer to nothing.
+        untrack(self)
 
-    @cached_property
+    @property
     def partitions(self) -> frozenset[int]:
         """All partitions."""
-        return frozenset(self.leaders)
+        if self._partitions is None:
+            self._partitions = frozenset(self.leaders)
+            untrack(self._partitions)
+        return self._partitions
 
-    @cached_property
+    @property
     def available(self) -> frozenset[int]:
         """The partitions that have a leader."""
-        return frozenset(partition for partition, leader in self.leaders.items() if leader >= 0)
+        if self._available is None:
+            self._available = frozenset(index for index, leader in self.leaders.items() if leader >= 0)
+        return self._available
 
-    @cached_property
+    @property
     def in_order(self) -> tuple[SharedList, SharedList]:
         """All partitions, and those with a leader, each sorted."""
-        return SharedList(sorted(self.partitions)), SharedList(sorted(self.available))
+        if self._in_order is None:
+            self._in_order = SharedList(sorted(self.partitions)), SharedList(sorted(self.available))
+        return self._in_order
 
 
 class TopicViews(Mapping[str, TopicView]):

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cyproducer.wire.responses import NO_TOPIC_ID, TopicInfo
+from cyproducer.wire.primitives import untrack
+from cyproducer.wire.responses import NO_TOPIC_ID, PartitionInfo, TopicInfo
 
 
 class Merged(NamedTuple):
@@ -34,7 +35,7 @@ class TopicState:
     """One topic; ``leaders`` and ``epochs`` are read-only outside, the methods write them."""
 
     __slots__ = (
-        "_last_response",
+        "_last_partitions",
         "_older_answers",
         "_shared",
         "epochs",
@@ -63,10 +64,13 @@ class TopicState:
         self.epochs: dict[int, int] = {}
         # The leaders that a view shares. While ``leaders`` is this object, copy it before writing.
         self._shared: dict[int, int] | None = None
-        # The last merged response; None if merging it again could change something.
-        self._last_response: TopicInfo | None = None
+        # The partitions of the last merged response; None if merging them again could change something. The
+        # rest of the response is not kept: with 100,000 topics, the garbage collector would visit it too.
+        self._last_partitions: list[PartitionInfo] | None = None
         # Number of responses in a row with an older leader epoch.
         self._older_answers = 0
+        # It refers to numbers, bytes and collections of them: to nothing that could refer back.
+        untrack(self)
 
     def merge(self, info: TopicInfo) -> Merged:
         """Merges a response without error; an older leader epoch does not replace a newer one.
@@ -76,7 +80,11 @@ class TopicState:
         topic begins with epoch 0 and would never get a leader if the old epochs stayed. A broker that lags
         behind also reports older epochs, but not ``OLDER_ANSWERS`` times in a row.
         """
-        if info == self._last_response:
+        if (
+            info.partitions == self._last_partitions
+            and info.topic_id == self.topic_id
+            and info.is_internal == self.is_internal
+        ):
             return _NOTHING
         recreated = NO_TOPIC_ID != self.topic_id != info.topic_id != NO_TOPIC_ID
         old_leaders = {} if recreated else self.leaders
@@ -112,7 +120,7 @@ class TopicState:
         self.is_internal = info.is_internal
         if info.topic_id != NO_TOPIC_ID:
             self.topic_id = info.topic_id
-        self._last_response = None if tells_older and not believed else info
+        self._last_partitions = None if tells_older and not believed else info.partitions
         return Merged(changed, recreated, moved, written)
 
     def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:
@@ -130,9 +138,9 @@ class TopicState:
     def forget_partitions(self) -> None:
         """The topic is not available; its old partitions say nothing about its future ones."""
         self.leaders = {}
-        self._last_response = None
+        self._last_partitions = None
 
     def forget_epochs(self) -> None:
         """The topic may be another one when it is seen again; its leaders are kept until then."""
         self.epochs = {}
-        self._last_response = None
+        self._last_partitions = None

@@ -68,4 +68,5 @@ cdef class Writer:
     cpdef int byte_string(self, str field, object value) except -1
     cpdef int nullable_byte_string(self, str field, object value) except -1
     cpdef int raw(self, bytes value) except -1
+    cpdef int topics(self, str field, list names, bint with_ids) except -1
     cpdef bytes finish(self)

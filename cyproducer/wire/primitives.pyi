@@ -59,8 +59,27 @@ class Writer:
     def byte_string(self, field: str, value: bytes) -> int: ...
     def nullable_byte_string(self, field: str, value: bytes | None) -> int: ...
     def raw(self, value: bytes) -> int: ...
+    def topics(self, field: str, names: list[str], with_ids: bool) -> int:
+        """Writes the array of topics in a Metadata request; ``with_ids``: each has an id, which is zero.
+
+        In C, because a request may name 100,000 topics, and the sender sends nothing meanwhile.
+        """
     def finish(self) -> bytes: ...
+
+def untrack(owned: object) -> None:
+    """Makes the garbage collector skip an object, which must never be part of a reference cycle.
+
+    A full collection visits every tracked object and holds the GIL meanwhile: with 100,000 topics, three
+    objects each took 100 ms. The object is still freed with its last reference.
+    """
 
 def read_partitions(
     reader: Reader, version: int, cls: type[tuple[object, ...]], with_replicas: bool = False
+) -> list[Any]: ...
+def read_topics(
+    reader: Reader,
+    version: int,
+    topic_class: type[tuple[object, ...]],
+    partition_class: type[tuple[object, ...]],
+    with_replicas: bool = False,
 ) -> list[Any]: ...

@@ -13,8 +13,11 @@ The types follow the Kafka protocol guide, and KIP-482 for compact lengths and t
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport INT32_MIN
+from libc.string cimport memcpy, memset
 
 from cyproducer.base.text import printable
 from cyproducer.errors import KafkaProtocolError
@@ -28,10 +31,22 @@ cdef enum:
     ELEMENTS = 1_000_000
     INTS_PER_ELEMENT = 4          # an int takes a quarter of the memory of a partition
     SLICE = 1024                  # elements to read before other threads can run
+    TOPICS_SLICE = 64             # the same for topics with their partitions
+    UUID_SIZE = 16
+    MOST_FRAMING = 21             # a topic's bytes besides its name: id, length, tagged fields
 
 MOST_ELEMENTS = ELEMENTS
 """The maximum number of array elements and tagged fields in a frame. Large clusters have a few 100,000
 partitions."""
+
+
+cdef inline unsigned char *put_uvarint(unsigned char *out, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        out[0] = (value & 0x7F) | 0x80
+        out += 1
+        value >>= 7
+    out[0] = <unsigned char> value
+    return out + 1
 
 
 cdef int let_others_run() except -1:
@@ -360,13 +375,105 @@ cdef class Writer:
         self.out += value
         return 0
 
+    cpdef int topics(self, str field, list names, bint with_ids) except -1:
+        """Writes the array of topics in a Metadata request; ``with_ids``: each has an id, which is zero.
+
+        In C, because a request may name 100,000 topics, and the sender sends nothing meanwhile.
+        """
+        cdef Py_ssize_t at
+        cdef Py_ssize_t size
+        cdef Py_ssize_t i
+        cdef const char *text
+        cdef unsigned char *out
+        cdef str name
+        self.count(field, len(names))
+        at = PyByteArray_GET_SIZE(self.out)
+        for i, name in enumerate(names):
+            if i % SLICE == SLICE - 1:
+                let_others_run()
+            try:
+                text = PyUnicode_AsUTF8AndSize(name, &size)
+            except (TypeError, UnicodeEncodeError):
+                size = LONGEST_STRING + 1
+            if size > LONGEST_STRING:
+                # Raises the error.
+                return self.string(f"{field}.name", name)
+            if at + size + MOST_FRAMING > PyByteArray_GET_SIZE(self.out):
+                PyByteArray_Resize(self.out, 2 * (at + size + MOST_FRAMING))
+            out = <unsigned char *> PyByteArray_AS_STRING(self.out) + at
+            if with_ids:
+                memset(out, 0, UUID_SIZE)
+                out += UUID_SIZE
+            if not self.flexible:
+                out[0], out[1] = size >> 8, size & 0xFF
+                out += 2
+            else:
+                out = put_uvarint(out, size + 1)
+            memcpy(out, text, size)
+            out += size
+            if self.flexible:
+                # No tagged fields.
+                out[0] = 0
+                out += 1
+            at = out - <unsigned char *> PyByteArray_AS_STRING(self.out)
+        PyByteArray_Resize(self.out, at)
+        return 0
+
     cpdef bytes finish(self):
         if self.prefixed:
             self.out[:4] = (len(self.out) - 4).to_bytes(4, "big")
         return bytes(self.out)
 
 
-def read_partitions(Reader reader not None, int version, cls, bint with_replicas=False):
+def read_topics(Reader reader not None, int version, topic_class, partition_class, bint with_replicas=False):
+    """Returns the topics of a Metadata response, as a list of the named tuple ``topic_class``.
+
+    ``partition_class``, ``with_replicas``: see ``read_partitions``. Implemented in C because a response may
+    have 100,000 topics.
+    """
+    cdef int strings = 1 if reader.flexible else 2
+    cdef int least_size = 2 + strings + (16 if version >= 10 else 0) + (1 if version >= 1 else 0)
+    cdef Py_ssize_t i
+    cdef list topics = []
+    cdef bytes topic_id = bytes(UUID_SIZE)
+    cdef object new_tuple = tuple.__new__
+    cdef object name
+    cdef object is_internal = False
+    cdef int32_t operations
+    cdef int16_t error_code
+    least_size += (1 if reader.flexible else 4) + (4 if version >= 8 else 0) + (1 if reader.flexible else 0)
+    for i in range(reader.count("topics", least_size)):
+        if i % TOPICS_SLICE == TOPICS_SLICE - 1:
+            let_others_run()
+        error_code = reader.int16("topics.error_code")
+        name = reader.nullable_string("topics.name") if version >= 12 else reader.string("topics.name")
+        if version >= 10:
+            topic_id = reader.raw("topics.topic_id", UUID_SIZE)
+        if version >= 1:
+            is_internal = reader.boolean("topics.is_internal")
+        partitions = read_partitions(reader, version, partition_class, with_replicas)
+        operations = INT32_MIN
+        if version >= 8:
+            operations = reader.int32("topics.topic_authorized_operations")
+        reader.skip_tags()
+        topic = new_tuple(topic_class, (error_code, name, topic_id, is_internal, partitions, operations))
+        if not with_replicas:
+            # Like its partitions.
+            PyObject_GC_UnTrack(<void*> topic)
+        topics.append(topic)
+    return topics
+
+
+def untrack(owned not None):
+    """Makes the garbage collector skip an object, which must never be part of a reference cycle.
+
+    A full collection visits every tracked object and holds the GIL meanwhile: with 100,000 topics, three
+    objects each took 100 ms. The object is still freed with its last reference.
+    """
+    PyObject_GC_UnTrack(<void*> owned)
+
+
+cpdef list read_partitions(Reader reader, int version, cls, bint with_replicas=False):
     """Returns the partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
 
     ``with_replicas``: ``cls`` has two more fields, the lists of replicas and of in-sync replicas. Implemented
@@ -415,4 +522,7 @@ def read_partitions(Reader reader not None, int version, cls, bint with_replicas
         if version >= 5:
             reader.skip_int32s("partitions.offline_replicas")
         reader.skip_tags()
+    if not with_replicas:
+        # For the same reason. Nothing changes the list any more.
+        PyObject_GC_UnTrack(<void*> partitions)
     return partitions

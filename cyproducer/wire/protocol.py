@@ -32,7 +32,7 @@ from cyproducer.wire.messages import (
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
 )
-from cyproducer.wire.primitives import Reader, read_partitions
+from cyproducer.wire.primitives import Reader, Writer, read_topics
 from cyproducer.wire.responses import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -94,6 +94,22 @@ def encode_api_versions(
     return API_VERSIONS.encode_request(version, correlation_id, client_id, request)
 
 
+@cache
+def _metadata_request() -> Message:
+    """Returns the message whose topics are names. They are written in C, because there may be thousands."""
+
+    def of(version: int) -> Callable[[Writer, Sequence[str] | None], object]:
+        def write(writer: Writer, names: Sequence[str] | None) -> None:
+            if names is None:
+                writer.count("topics", -1)
+            else:
+                writer.topics("topics", list(names), version >= 10)
+
+        return write
+
+    return METADATA.request.write_as({"topics": of})
+
+
 def encode_metadata(
     version: int,
     correlation_id: int,
@@ -110,13 +126,12 @@ def encode_metadata(
         authorized_operations: whether to request the operations that the principal is authorized to perform
             on each topic; ignored before v8.
     """
-    make = METADATA.request.MetadataRequestTopic
     request = METADATA.request(
-        None if topics is None else [make(name=topic) for topic in topics],
+        topics,
         allow_auto_topic_creation=allow_auto_create,
         include_topic_authorized_operations=authorized_operations and version >= 8,
     )
-    return METADATA.encode_request(version, correlation_id, client_id, request)
+    return METADATA.encode_request(version, correlation_id, client_id, request, _metadata_request())
 
 
 def encode_init_producer_id(
@@ -461,14 +476,14 @@ def _node_problem(node_id: int, host: str, port: int) -> str | None:
 
 @cache
 def _metadata_response(with_replicas: bool) -> Message:
-    """Returns the message that is read into the control plane's tuples. Partitions are read in C, because
-    there may be thousands."""
+    """Returns the message that is read into the control plane's tuples. Topics are read in C, because there
+    may be thousands."""
     kind = ReplicatedPartition if with_replicas else PartitionInfo
     return METADATA.response.read_as(
-        {"MetadataResponseBroker": BrokerInfo, "MetadataResponseTopic": TopicInfo},
+        {"MetadataResponseBroker": BrokerInfo},
         {
-            "topics.partitions": lambda version: (
-                lambda reader: read_partitions(reader, version, kind, with_replicas)
+            "topics": lambda version: (
+                lambda reader: read_topics(reader, version, TopicInfo, kind, with_replicas)
             )
         },
     )

@@ -28,6 +28,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cyproducer.errors import KafkaProtocolError
@@ -185,9 +186,17 @@ class Struct:
 
         return tagged if tags else compact if flexible else plain
 
-    def writer(self, version: int, flexible: bool, path: str, strict: bool) -> Write:
+    def writer(
+        self,
+        version: int,
+        flexible: bool,
+        path: str,
+        strict: bool,
+        special: Mapping[str, Callable[[int], Write]] = MappingProxyType({}),
+    ) -> Write:
         """Returns the function that writes the structure in a version. ``strict``: whether a value for a
-        field that the version does not have is an error; see the module's docstring."""
+        field that the version does not have is an error; see the module's docstring. ``special``: of the
+        structure's own fields, those that other functions write, made from the version."""
         writes: list[Write] = []
         tags: list[tuple[int, int, Field, Write]] = []
         for index, field in enumerate(self.fields):
@@ -195,7 +204,8 @@ class Struct:
             if version not in field.versions:
                 writes.append(partial(_refuse, field, place, version) if strict else _leave_out)
                 continue
-            write = _writer(field, field.array, version, flexible, place, strict)
+            make = special.get(field.name)
+            write = make(version) if make else _writer(field, field.array, version, flexible, place, strict)
             if version in field.tagged:
                 tags.append((field.tag, index, field, write))
                 write = _leave_out
@@ -325,6 +335,7 @@ class Message:
         self._readers: dict[int, Read] = {}
         self._writers: dict[int, Write] = {}
         self._special: Mapping[str, Callable[[int], Read]] = {}
+        self._special_writers: Mapping[str, Callable[[int], Write]] = {}
 
     def read_as(self, types: Mapping[str, type], special: Mapping[str, Callable[[int], Read]]) -> "Message":
         """Returns a copy of the message that is read in another way.
@@ -338,6 +349,17 @@ class Message:
         other._special = special
         for name, cls in types.items():
             other.structs[name].type = cls
+        return other
+
+    def write_as(self, special: Mapping[str, Callable[[int], Write]]) -> "Message":
+        """Returns a copy of the message that is written in another way.
+
+        Args:
+            special: field of the message -> a function that takes a version and returns the function that
+                writes the field.
+        """
+        other = Message(self.name, self._flexible, self._declaration, self._strict)
+        other._special_writers = special
         return other
 
     @property
@@ -375,7 +397,9 @@ class Message:
     def write(self, writer: Writer, version: int, value: Any) -> None:
         """Writes the message. Raises a ``ValueError`` that names the field."""
         if version not in self._writers:
-            self._writers[version] = self.root.writer(version, version >= self._flexible, "", self._strict)
+            self._writers[version] = self.root.writer(
+                version, version >= self._flexible, "", self._strict, self._special_writers
+            )
         self._writers[version](writer, value)
 
 
@@ -470,15 +494,23 @@ class Api:
         the client must understand it before it knows the broker's versions (KIP-511)."""
         return version >= self.flexible and self.name != "ApiVersions"
 
-    def encode_request(self, version: int, correlation_id: int, client_id: str | None, request: Any) -> bytes:
+    def encode_request(
+        self,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        request: Any,
+        message: Message | None = None,
+    ) -> bytes:
         """Returns a whole frame: size, request header v1 or v2, and ``request``.
+
+        ``message``: what ``write_as`` has returned, if the request is written in another way.
 
         Raises:
             ValueError: the version is not implemented or has no field for a value that is set, or a value
                 cannot be encoded.
         """
-        message = self._describe(version, "request")
-        writer = Writer(message, False)
+        writer = Writer(self._describe(version, "request"), False)
         writer.int16("api_key", self.key)
         writer.int16("api_version", version)
         writer.int32("correlation_id", correlation_id)
@@ -487,7 +519,7 @@ class Api:
         if version >= self.flexible:
             writer.flexible = True
             writer.uvarint(0)
-        self.request.write(writer, version, request)
+        (message or self.request).write(writer, version, request)
         return writer.finish()
 
     def decode_request(self, frame: Frame, *, whole: bool = True) -> tuple[RequestHeader, Any]:
