@@ -590,8 +590,12 @@ class NetworkClient:
             assert wait_ms is not None
             return wait_ms
         if self._metadata.is_full_due(now_ms):
-            # Only a full update expires topics, so only then is it worth looking at every topic.
-            self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
+            # Only a full update expires topics. The accumulator knows whether they were used after all.
+            since_ms = now_ms - self._config.metadata_max_idle_ms
+            used = [
+                n for n in self._metadata.unused_topics(now_ms) if self._sender.topic_used_ms(n) > since_ms
+            ]
+            self._metadata.touch(used, now_ms)
             # Records wait for these topics: no request could be sent for that long.
             self._metadata.touch(self._sender.parked_topics(), now_ms)
         request = self._metadata.begin_request(now_ms)
@@ -613,9 +617,6 @@ class NetworkClient:
     def _on_no_metadata(self, connection: Connection, cause: Exception, now_ms: float) -> None:
         """Handles a metadata request that will get no response."""
         self._metadata.on_failure(cause, now_ms)
-
-    def _used_since(self, since_ms: float) -> list[str]:
-        return [n for n in self._metadata.tracked_topics() if self._sender.topic_used_ms(n) > since_ms]
 
     def _on_metadata(
         self, connection: Connection, version: int, response: MetadataResponse, now_ms: float
@@ -662,7 +663,7 @@ class NetworkClient:
             change.brokers_removed.clear()
         for node_id in change.brokers_removed | change.brokers_moved:
             self._connector.drop(node_id)
-        for node_id in self._metadata.broker_ids():
+        for node_id in change.brokers_added | change.brokers_moved:
             broker = self._metadata.broker(node_id)
             if broker is not None:
                 self._connector.know(node_id, broker.host, broker.port)

@@ -154,6 +154,11 @@ class ClusterMetadata:
             if state is not None:
                 state.last_used_ms = now_ms
 
+    def unused_topics(self, now_ms: float) -> list[str]:
+        """Returns the topics that a full update would drop now, because no use of them was counted."""
+        since_ms = now_ms - self._max_idle_ms
+        return [name for name, state in self._topics.items() if state.last_used_ms <= since_ms]
+
     def leader(self, topic: str, partition: int) -> int | None:
         """Returns the node that leads a partition; None if there is no leader or it is not a known broker."""
         state = self._topics.get(topic)
@@ -351,6 +356,10 @@ class ClusterMetadata:
         if not request.partial:
             self._last_full_ms = now_ms
         self._take_brokers(response, change)
+        if len(request.topics) > at_once:
+            # The next steps take milliseconds if there are so many topics.
+            yield change
+            change = _nothing_changed()
         answers = {info.name: info for info in response.topics if info.name is not None}
         unresolved: list[str] = []
         room = at_once
@@ -456,9 +465,7 @@ class ClusterMetadata:
         return self._last_full_ms + self._max_age_ms
 
     def _expire(self, now_ms: float) -> list[str]:
-        expired = [
-            name for name, state in self._topics.items() if now_ms - state.last_used_ms >= self._max_idle_ms
-        ]
+        expired = self.unused_topics(now_ms)
         for name in expired:
             del self._topics[name]
             self._outdated.add(name)
