@@ -13,6 +13,9 @@ that may be one step larger than the limit. A topic has one probe at a time:
 
 So a limit that the broker no longer has is lifted after 20 s and 16 batches. A limit that it still has costs
 one refusal every 20 s.
+
+A limit above ``batch_size`` comes from batches that had grown (``far_brokers``). It is lifted in the same
+steps, by batches that grow again.
 """
 
 cdef enum:
@@ -22,7 +25,7 @@ cdef int64_t FIRST_WAIT_NS = 5_000_000_000
 cdef int64_t LONGEST_WAIT_NS = 20_000_000_000
 
 
-cdef inline int64_t step(const Accumulator* a) noexcept nogil:
+cdef int64_t step(const Accumulator* a) noexcept nogil:
     return max(a.batch_size // STEPS, <int64_t>1)
 
 
@@ -52,10 +55,12 @@ cdef void probe_refused(Topic* t, int64_t now) noexcept nogil:
 cdef void probe_acknowledged(const Accumulator* a, const Batch* b) noexcept nogil:
     """Raises the limit by one step if the acknowledged probe was larger than the limit."""
     cdef Topic* t = b.partition.topic
+    cdef bint below
     if not was_probe(b):
         return
-    t.batch_limit += step(a)
-    if t.batch_limit >= a.batch_size:
+    below = t.batch_limit < a.batch_size
+    t.batch_limit = min(t.batch_limit + step(a), a.batch_size if below else a.most_grown)
+    if t.batch_limit >= a.most_grown:
         t.batch_limit = 0
     t.probe_wait_ns = FIRST_WAIT_NS
     t.probe_at_ns = 0

@@ -148,7 +148,7 @@ cdef class Incomplete:
             take_off_wire(a, b)
         else:
             withdraw(a, b.partition)
-            dequeue(b.partition, b)
+            dequeue(a, b.partition, b)
         settle(b)
         refresh(a, b.partition)
         if not b.abandoned:
@@ -181,7 +181,7 @@ cdef class Incomplete:
         p.recovering = 1
         take_off_wire(a, b)
         withdraw(a, p)
-        enqueue_sorted(p, b)
+        enqueue_sorted(a, p, b)
         if retry_at_ns > p.retry_at_ns:
             p.retry_at_ns = retry_at_ns
         refresh(a, p)

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.accumulator.structures cimport Accumulator, Batch, Node, Partition
 
+cdef bint may_send(Accumulator* a, Partition* p) noexcept nogil
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil
 cdef bint note_work(Accumulator* a) noexcept nogil
@@ -12,6 +13,6 @@ cdef int32_t drain(
 ) noexcept nogil
 cdef bint has_work(Node* n) noexcept nogil
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil
-cdef void enqueue(Partition* p, Batch* b) noexcept nogil
-cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil
-cdef bint dequeue(Partition* p, Batch* b) noexcept nogil
+cdef void enqueue(Accumulator* a, Partition* p, Batch* b) noexcept nogil
+cdef void enqueue_sorted(Accumulator* a, Partition* p, Batch* b) noexcept nogil
+cdef bint dequeue(Accumulator* a, Partition* p, Batch* b) noexcept nogil

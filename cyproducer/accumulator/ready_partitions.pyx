@@ -13,7 +13,8 @@ A partition is in at most one list, so finding work never requires a scan of all
     GATHERING   linger_ms = 0 and its only batch is open. The batch is sent when the requests that were in
                 flight to its broker when it was created are answered: at once on an idle connection; under
                 load it gathers records until then. FIFO
-    SENDABLE    its oldest batch is full or has lingered, or a thread flushes, closes or waits for memory
+    SENDABLE    its oldest batch is full, has grown (far_brokers) or has lingered, or a thread flushes, closes
+                or waits for memory
     JOINING     the partition is not in the open transaction yet; the control plane takes it from this list,
                 once per transaction, and has it added
 
@@ -123,7 +124,7 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
     members.count += 1
 
 
-cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
+cdef bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     """Whether order and sequences allow sending the partition's oldest batch now."""
     cdef Batch* b = p.first
     if p.in_flight > 0 and (p.recovering or a.one_in_flight):
@@ -159,7 +160,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     cdef Batch* b = p.first
     cdef int want = NOWHERE
     if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
-        if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
+        if b.state == SEALED or b.grown or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
         elif a.linger_ns > 0 or (p.membership != GATHERING and streams(a, p)):
             want = LINGERING
@@ -246,18 +247,19 @@ cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
     b.partition.hint = b.size
 
 
-cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
+cdef void enqueue(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
     """Appends a new batch to its partition's queue."""
     b.next = NULL
     if p.last != NULL:
         p.last.next = b
     else:
         p.first = b
+        a.queues += 1
     p.last = b
     p.queued += 1
 
 
-cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
+cdef void enqueue_sorted(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
     """Inserts a batch that is re-enqueued, or a part of a split batch, before all younger batches."""
     cdef Batch* at = p.first
     if at == NULL or at.first_record > b.first_record:
@@ -265,6 +267,7 @@ cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
         p.first = b
         if at == NULL:
             p.last = b
+            a.queues += 1
     else:
         while at.next != NULL and at.next.first_record < b.first_record:
             at = at.next
@@ -275,7 +278,7 @@ cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
     p.queued += 1
 
 
-cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
+cdef bint dequeue(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
     """Removes a batch from its partition's queue; returns False if it is not in the queue."""
     cdef Batch* before = NULL
     cdef Batch* at = p.first
@@ -292,6 +295,8 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
         p.last = before
     b.next = NULL
     p.queued -= 1
+    if p.first == NULL:
+        a.queues -= 1
     return True
 
 
@@ -354,7 +359,7 @@ cdef int32_t drain(
         if count > 0 and total + b.size > max_bytes:
             break
         withdraw(a, p)
-        dequeue(p, b)
+        dequeue(a, p, b)
         if b.state == OPEN:
             close_batch(a, b)
         if a.idempotent and b.base_sequence < 0:

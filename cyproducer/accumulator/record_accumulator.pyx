@@ -51,6 +51,7 @@ from cyproducer.accumulator.ready_partitions cimport (
 )
 from cyproducer.accumulator.batch_limit cimport probe
 from cyproducer.accumulator.compression_thread cimport stop_compressing
+from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
     cyp_change64,
@@ -97,8 +98,8 @@ cdef enum:
 
 
 cdef inline int64_t sent_limit(const Accumulator* a, const Topic* t) noexcept nogil:
-    """The maximum size of a topic's next batch on the wire, in bytes."""
-    return t.batch_limit if t.batch_limit > 0 else a.batch_size
+    """The maximum size of a topic's next batch on the wire, in bytes, unless it grows (``far_brokers``)."""
+    return min(t.batch_limit, a.batch_size) if t.batch_limit > 0 else a.batch_size
 
 
 cdef inline int64_t raw_limit(
@@ -169,6 +170,7 @@ cdef class RecordAccumulator(Incomplete):
         self.sequences = {}
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
+        self.c.most_grown = most_grown(self.c.batch_size, options.max_request_size)
         self.c.linger_ns = cyp_ms_ns(options.linger_ms)
         self.c.longest_stream_ns = cyp_ms_ns(stream_linger_ms)
         self.c.stream_linger_ns = self.c.linger_ns or self.c.longest_stream_ns
@@ -291,19 +293,25 @@ cdef class RecordAccumulator(Incomplete):
         b = p.last
         # The limit is also checked: the capacity is a power of two and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
-            hint = 0
-            if b.size + bound <= b.limit:
-                hint = buffer_capacity(min(max(b.size + bound, b.capacity * 2), b.limit))
-            if hint == 0 or not self._grow(b, hint, b.size + bound, force):
-                close_batch(a, b)
-                # A batch that is closed for lack of memory must not lower the hint:
-                # 1. The pool is full, and batches close early.
-                # 2. The next batches start as small as these, and can't grow either.
-                # 3. Requests carry fewer and fewer records, and the pool stays full.
-                p.hint = max(p.hint, hint)
-                if b.state == SEALING:
-                    out.sealing = b
+            if b.size + bound > b.limit and enlarge(
+                a, p, b, self.pool.total_bytes, self.clock.now_ns()
+            ):
                 out.wake = refresh(a, p)
+            # Its buffer may have room for the new limit.
+            if b.size + bound > min(b.capacity, b.limit):
+                hint = 0
+                if b.size + bound <= b.limit:
+                    hint = buffer_capacity(min(max(b.size + bound, b.capacity * 2), b.limit))
+                if hint == 0 or not self._grow(b, hint, b.size + bound, force):
+                    close_batch(a, b)
+                    # A batch that is closed for lack of memory must not lower the hint:
+                    # 1. The pool is full, and batches close early.
+                    # 2. The next batches start as small as these, and can't grow either.
+                    # 3. Requests carry fewer and fewer records, and the pool stays full.
+                    p.hint = max(p.hint, hint)
+                    if b.state == SEALING:
+                        out.sealing = b
+                    out.wake = refresh(a, p)
         if b == NULL or b.state != OPEN:
             least = buffer_capacity(bound + BATCH_HEADER)
             if grant[0] >= least:
@@ -329,7 +337,7 @@ cdef class RecordAccumulator(Incomplete):
             b.base_timestamp = timestamp
             b.max_timestamp = timestamp
             t.last_used_ns = b.created_ns
-            enqueue(p, b)
+            enqueue(a, p, b)
             if refresh(a, p):
                 out.wake = True
         if timestamp < 0:
@@ -410,7 +418,10 @@ cdef class RecordAccumulator(Incomplete):
         """
         cdef int64_t total = self.pool.total_bytes
         cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
-        cdef int64_t capacity = buffer_capacity(min(max(p.hint, floor), limit))
+        cdef int64_t capacity
+        if p.node != NULL and is_far(p.node):
+            limit = max(limit, grown_limit(&self.c, p.topic, total))
+        capacity = buffer_capacity(min(max(p.hint, floor), limit))
         return least if capacity < least or capacity > total // 2 else capacity
 
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil:

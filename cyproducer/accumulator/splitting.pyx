@@ -172,7 +172,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
         return limit
     if limit == 0:
         # A batch that compressed worse than expected may be larger than batch_size, and so may its half.
-        limit = a.batch_size
+        limit = a.most_grown if b.grown else a.batch_size
     return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
 
@@ -297,7 +297,7 @@ cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
     withdraw(a, p)
     while part != NULL:
         following = part.next
-        enqueue_sorted(p, part)
+        enqueue_sorted(a, p, part)
         part.newer = b
         part.older = b.older
         if b.older != NULL:

@@ -62,6 +62,7 @@ cdef struct Batch:
     int8_t state              # a BatchState
     int8_t in_request         # it is in a request, whose sendmsg may still read data
     int8_t probes             # a probe: it may exceed its topic's batch_limit, see batch_limit.pyx
+    int8_t grown              # it was full and could not be sent, and accepts more records: see far_brokers
 
 cdef enum:
     NODE_BUCKETS = 64         # a cluster may have 1,000 brokers or more, which shares a bucket among 16
@@ -131,6 +132,9 @@ cdef struct Node:
     int64_t waiting_since_ns  # time since which batches are ready and none was sent; 0: no batch waits
     int64_t flow              # recently sent records; decays to 0 within FLOW_NS
     int64_t flow_ns           # when `flow` was computed
+    int64_t fastest_ns        # time that its fastest recent answers took; 0: no answer yet
+    int64_t latest_ns         # time that its last answer took
+    int64_t latest_at_ns      # when that answer came
     PartitionList sendable
     PartitionList gathering
     Meter meter
@@ -165,7 +169,7 @@ cdef struct Topic:
     int32_t keyless           # a Keyless: the policy for records without a key
     int32_t sticky            # the current partition of keyless records; -1: none chosen
     int64_t sticky_bytes      # bytes appended to that partition since it was chosen
-    int64_t batch_limit       # maximum batch size after a batch was refused as too large; 0: batch_size
+    int64_t batch_limit       # maximum batch size after a batch was refused as too large; 0: none
     int64_t probe_at_ns       # from this time on the next batch may be a probe
     int64_t probe_wait_ns     # delay before the next probe
     double compression_ratio  # estimate of compressed / raw size; sets the raw limit of new batches
@@ -201,6 +205,8 @@ cdef struct Accumulator:
     int32_t queued            # threads that wait for the lock and delay others (GIL): see cyp_give_way
     pthread_cond_t progress   # a batch completed, or a parked record was appended or failed
     int64_t batch_size        # bytes, including the batch header
+    int64_t most_grown        # bytes of the largest batch for a far broker: see far_brokers
+    int32_t queues            # partitions that have batches in their queue
     int64_t linger_ns
     int64_t stream_linger_ns  # linger_ns; if that is 0, the current stream linger: see ready_partitions
     int64_t longest_stream_ns  # if linger_ns is 0: the stream linger of the fastest streams

@@ -234,6 +234,16 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         )
         return self.compression_level if specific is None else specific
 
+    @property
+    def far_request_size(self) -> int:
+        """Maximum size of a request to a far broker, in bytes: ``max_request_size`` if that is given.
+
+        Its default would allow one batch of ``max.message.bytes`` per request, whatever the number of
+        partitions. Otherwise an eighth of ``buffer_memory``: five requests in flight, and three that wait.
+        """
+        size: int = self.max_request_size
+        return size if "max_request_size" in self._given else max(size, self.buffer_memory // 8)
+
     def as_dict(self) -> dict[str, Any]:
         """Returns all options by kafka-python's names, passwords included; ``from_kwargs`` accepts them.
 

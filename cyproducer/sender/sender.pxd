@@ -34,6 +34,7 @@ cdef class Sender:
     cdef int16_t highest_produce  # the highest version of Produce requests
     cdef int32_t max_in_flight_requests
     cdef int64_t max_request_size
+    cdef int64_t far_request_size     # the same for a far broker
     cdef int64_t request_timeout_ns
     cdef int64_t delivery_timeout_ns
     cdef int64_t receive_max

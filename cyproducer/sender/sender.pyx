@@ -26,6 +26,7 @@ from libc.stdlib cimport free, realloc
 
 from cyproducer.accumulator.compression_thread cimport leave_uncompressed, stop_compressing
 from cyproducer.accumulator.buffer_pool cimport MOST_KEPT, WINDOW_NS
+from cyproducer.accumulator.far_brokers cimport is_far, note_answer
 from cyproducer.accumulator.parked_records cimport (
     apply_topic,
     fail_overdue,
@@ -159,6 +160,7 @@ cdef class Sender:
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
         self.max_in_flight_requests = options.max_in_flight_requests_per_connection
         self.max_request_size = options.max_request_size
+        self.far_request_size = options.far_request_size
         self.request_timeout_ns = cyp_ms_ns(request_timeout_ms)
         self.delivery_timeout_ns = cyp_ms_ns(options.delivery_timeout_ms)
         self.receive_max = options.receive_message_max_bytes
@@ -361,7 +363,9 @@ cdef class Sender:
         ):
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
-                &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
+                &self.accumulator.c, node,
+                self.far_request_size if is_far(node) else self.max_request_size,
+                self.drained, MOST_BATCHES, now,
             )
             pthread_mutex_unlock(&self.accumulator.c.lock)
             if count == 0:
@@ -464,6 +468,7 @@ cdef class Sender:
         self.accumulator.c.meters.answered_ns = now
         if latency_ns >= 0:
             count_answer(&self.accumulator.c.meters, &transport.node.meter, latency_ns, throttle_ms)
+            note_answer(transport.node, latency_ns, now)
         report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0

@@ -31,7 +31,7 @@ def acknowledge_oldest(RecordAccumulator accumulator not None, int64_t offset):
     a.acknowledge(b, offset, -1)
     pthread_mutex_lock(&a.c.lock)
     withdraw(&a.c, b.partition)
-    dequeue(b.partition, b)
+    dequeue(&a.c, b.partition, b)
     refresh(&a.c, b.partition)
     a._forget(b)
     pthread_mutex_unlock(&a.c.lock)

@@ -711,6 +711,47 @@ PRESSURE = Case(
     most_pairs=1,
 )
 
+FAR_MS = 300
+
+
+def far_contest(partitions: int) -> Contest:
+    args: dict[str, Any] = {"size": 1000, "seconds": 15, "partitions": partitions, "answer_ms": FAR_MS}
+    peers = (client(CONFLUENT, "peers.confluent_far", "confluent_kafka", **args),)
+    return Contest(far_name(partitions), own("own.far", **args), peers, "none", x=partitions)
+
+
+def far_name(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions > 1 else ''}"
+
+
+FAR = Case(
+    "far",
+    "A far broker",
+    f"As many values of 1 kB as a broker takes that answers each request after {FAR_MS} ms, as one on object "
+    "storage does. Both clients use their defaults, except that confluent-kafka is idempotent. The bound is "
+    "five batches in flight of the default max.message.bytes for each partition. The first quarter shows how "
+    "soon batches have grown.",
+    tuple(far_contest(partitions) for partitions in (1, 3, 10, 30)),
+    (
+        Column("first_quarter", "records/s, first quarter", 0),
+        Column("last_quarter", "last quarter", 0),
+        Column("of_bound", "last quarter / bound"),
+        Column("batch_bytes", "batch kB", 0, 1e-3),
+        CPU,
+    ),
+    (
+        Goal("records/s to a far broker / the bound", "of_bound", far_name(3), at_least=0.8),
+        Goal(
+            "records/s to a far broker, ours / confluent-kafka",
+            *("last_quarter", far_name(3)),
+            at_least=4,
+            peer=CONFLUENT,
+        ),
+    ),
+    axis="partitions",
+    most_pairs=3,
+)
+
 LATENCY = Case(
     "latency",
     "Latency by record rate",
@@ -881,7 +922,7 @@ CASES: dict[str, Case] = {
     for case in (
         *(USUAL, WAYS),
         *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
-        *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
+        *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE, FAR),
         *(TRANSACTIONS, SCALE),
     )
 }

@@ -26,6 +26,10 @@ class SkippedError(Exception):
 CURVE = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999]
 """The percentiles of a latency distribution, as shares of the records."""
 PR_SET_TIMERSLACK = 29
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of ``max.message.bytes``."""
+RECORD_BYTES = 10
+"""What a record of 1 kB without a key takes besides its value."""
 SLICES = 20
 """Number of parts of a run under pressure, whose rates are reported."""
 
@@ -62,6 +66,8 @@ class Args:
     """Whether each transaction commits an offset, too."""
     way: str = "send"
     """The method that sends: send, send_many or send_arrow."""
+    answer_ms: int = 0
+    """Time after which a far broker answers."""
 
 
 Figures = dict[str, Any]
@@ -114,6 +120,12 @@ def json_values(size: int, count: int = 256) -> list[bytes]:
             )
         made.append(json.dumps(fields).encode()[:size])
     return made
+
+
+def far_bound(args: Args) -> float:
+    """Returns the records per second to a far broker with five requests in flight, each of which has a batch
+    of ``MAX_MESSAGE_BYTES`` for every partition."""
+    return 5 * args.partitions * MAX_MESSAGE_BYTES / (args.size + RECORD_BYTES) / args.answer_ms * 1e3
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -201,6 +213,6 @@ def under_pressure(
     ]
     found = {name: ask() for name, ask in more.items()}
     return figures(
-        measured, sent, second_quarter=rates[1], last_quarter=rates[3], steady=rates[3] / rates[1],
-        course=course, **found,
+        measured, sent, first_quarter=rates[0], second_quarter=rates[1], last_quarter=rates[3],
+        steady=rates[3] / rates[1], course=course, **found,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from perf.runs.measuring import (
     Figures,
     Measured,
     SkippedError,
+    far_bound,
     figures,
     json_values,
     latency_figures,
@@ -160,3 +161,26 @@ def first_ack(args: Args) -> Figures:
         own.send(args.topic, b"value").get(WARM_UP_S)
     own.close()
     return {"first_ack_ms": measured.wall * 1e3, "first_ack_cpu_ms": measured.cpu * 1e3}
+
+
+def far(args: Args) -> Figures:
+    """Sends as much as a far broker takes: it answers each request after ``args.answer_ms``."""
+    from perf.null_broker import NullBroker
+
+    data = values(args.size)
+    with NullBroker(1, partitions=args.partitions) as broker:
+        broker.faults(latency_ms=args.answer_ms)
+        with producer(replace(args, bootstrap=broker.bootstrap_servers)) as own:
+            own.send(args.topic, data[0]).get(WARM_UP_S)
+            send, topic = own.send, args.topic
+
+            def send_each() -> int:
+                for value in data:
+                    send(topic, value)
+                return len(data)
+
+            def batch_bytes() -> float:
+                return float(own.metrics()["producer-metrics"]["batch-size-avg"])
+
+            found = under_pressure(args, send_each, lambda: own.flush(FLUSH_S), batch_bytes=batch_bytes)
+    return {**found, "of_bound": found["last_quarter"] / far_bound(args)}

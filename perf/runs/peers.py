@@ -18,6 +18,7 @@ from perf.runs.measuring import (
     Figures,
     Measured,
     SkippedError,
+    far_bound,
     figures,
     json_values,
     latency_figures,
@@ -149,6 +150,25 @@ def confluent_pressure(args: Args) -> Figures:
             return 100
 
         return under_pressure(args, send, lambda: producer.flush(FLUSH_S))
+
+
+def confluent_far(args: Args) -> Figures:
+    """Like ``own.far``, with this client's default queue limits. Polls while the queue is full."""
+    from perf.null_broker import NullBroker
+
+    data = values(args.size)
+    with NullBroker(1, partitions=args.partitions) as broker:
+        broker.faults(latency_ms=args.answer_ms)
+        there = replace(args, bootstrap=broker.bootstrap_servers, defaults=True)
+        producer, produce = confluent_ready(there, data, **{"enable.idempotence": True})
+
+        def send() -> int:
+            for value in data:
+                produce(args.topic, value)
+            return len(data)
+
+        found = under_pressure(args, send, lambda: producer.flush(FLUSH_S))
+    return {**found, "of_bound": found["last_quarter"] / far_bound(args)}
 
 
 def confluent_latency_polling(args: Args) -> Figures:

@@ -16,6 +16,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "partitioner_single_broker_ms": 30_000.0,
     "max_in_flight_requests_per_connection": 5,
     "max_request_size": 1 << 20,
+    "far_request_size": 1 << 20,
     "request_timeout_ms": 30_000.0,
     "delivery_timeout_ms": 120_000.0,
     "receive_message_max_bytes": 1 << 20,
