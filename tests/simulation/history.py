@@ -60,6 +60,8 @@ class History:
     """The sequences left before they wrap, after a partition's first batch is acknowledged; 0: 2**31."""
     sasl: SaslManners | None = None
     """How brokers authenticate the client; None: they do not."""
+    is_far: bool = False
+    """Whether answers take long enough for batches to grow beyond ``batch_size``."""
     asks_vault: bool = False
     """Whether the client gets its credentials from a function, which may be slow or fail."""
 
@@ -70,6 +72,8 @@ AUTHENTICATED = 0.3
 """The share of histories in which brokers require authentication."""
 PASSWORD = "secret"
 NEW_TOPIC = "n"
+LARGEST_FAR_RECORD = 250
+"""Bytes that the value of a record to far brokers may have."""
 FORGETS_AFTER_MS = 70_000.0
 """How long a producer must be idle before brokers forget it: in Kafka a day, for the client a minute."""
 
@@ -151,6 +155,7 @@ def history_of(seed: int, idempotence: bool | None = None, authentication: bool 
     _add_rejected(random.Random(seed ^ 0x467), history)
     _add_topics_made_anew(random.Random(seed ^ 0xDE1), history, length_ms)
     _add_forgetting(random.Random(seed ^ 0xF06), history)
+    _add_distance(random.Random(seed ^ 0xFA2), history, length_ms)
     _add_flushes(random.Random(seed ^ 0xF1), history, length_ms)
     history.events.sort(key=lambda event: event.at_ms)
     return history
@@ -393,6 +398,32 @@ def _add_forgetting(rng: random.Random, history: History) -> None:
         history.options["metadata_max_idle_ms"] = rng.choice((1, 10, 50))
         # Time to get its metadata again.
         history.options["max_block_ms"] = max(history.options["max_block_ms"], 500)
+
+
+def _add_distance(rng: random.Random, history: History, length_ms: float) -> None:
+    """Moves the brokers far away, and sends more than their connections carry with batches of ``batch_size``.
+
+    With its own generator, like limits. Not with authentication, which takes many round trips.
+    """
+    if rng.random() >= 0.08 or history.sasl is not None or history.closes_at_ms is not None:
+        return
+    history.is_far = True
+    history.delay_ms = rng.choice(((30.0, 35.0), (30.0, 60.0), (60.0, 90.0)))
+    # Timeouts leave time for a few round trips.
+    options = history.options
+    options["request_timeout_ms"] = rng.choice((400, 800))
+    options["delivery_timeout_ms"] = options["linger_ms"] + rng.choice((1000, 3000))
+    options["socket_connection_setup_timeout_ms"] = 300
+    options["socket_connection_setup_timeout_max_ms"] = 600
+    options["connections_max_idle_ms"] = 540_000
+    options["max_block_ms"] = 2000
+    options["batch_size"] = rng.choice((200, 400, 600))
+    partition = rng.choice((None, 0))
+    for _ in range(rng.choice((3, 10))):
+        at_ms = rng.uniform(0, length_ms)
+        for _ in range(rng.choice((10, 50))):
+            value = rng.randbytes(rng.randrange(LARGEST_FAR_RECORD))
+            history.events.append(Event(at_ms, "send", ("t", value, None, partition)))
 
 
 def _add_flushes(rng: random.Random, history: History, length_ms: float) -> None:

@@ -163,7 +163,7 @@ def take(
         zombie = "zombie " if answer.conversation.is_gone else ""
         world.say(
             f"broker {broker.node} handles {zombie}request {answer.request.correlation_id}: "
-            f"{partition.topic}-{index} {batch}"
+            f"{partition.topic}-{index} {batch}, {len(data)} bytes"
         )
     if batch is None:
         raise AssertionError(f"a batch for {partition.topic}-{index} has a wrong checksum")

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.simulation.history import LARGEST_FAR_RECORD, history_of
 from tests.simulation.model_sasl import FAULTS, KINDS
 from tests.simulation.simulate import run_history
 from tests.simulation.transaction_simulate import run_transaction_history
@@ -57,6 +58,25 @@ def test_the_same_seed_gives_the_same_history_of_transactions(seed: int) -> None
     run_transaction_history(seed, second.append)
     assert len(first) > 10
     assert first == second
+
+
+@pytest.mark.slow
+def test_batches_grow_in_histories_with_far_brokers() -> None:
+    """In some of them brokers refuse those that have grown, and they are split."""
+    grown = split = 0
+    for seed in range(1, 400):
+        history = history_of(seed)
+        if not history.is_far:
+            continue
+        lines: list[str] = []
+        assert not run_history(seed, trace=lines.append)
+        sizes = [int(line.split()[-2]) for line in lines if " handles " in line and line.endswith(" bytes")]
+        # A batch may exceed batch_size by one record.
+        if max(sizes, default=0) > history.options["batch_size"] + LARGEST_FAR_RECORD:
+            grown += 1
+            split += any("(10, -1)" in line for line in lines)
+    assert grown >= 5
+    assert split >= 2
 
 
 @pytest.mark.slow
