@@ -604,3 +604,19 @@ def test_each_option_of_aiokafka_is_known_or_explained() -> None:
     aiokafka = pytest.importorskip("aiokafka")
     for name in list(inspect.signature(aiokafka.AIOKafkaProducer).parameters):
         assert config_module.option_name(name) or other_clients.about(name), name
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 4 << 20),
+        ({"buffer_memory": 80 << 20}, 10 << 20),
+        ({"buffer_memory": 1 << 20}, 1 << 20),
+        ({"max_request_size": 1 << 20}, 1 << 20),
+        ({"max_request_size": 9 << 20}, 9 << 20),
+    ],
+)
+def test_requests_to_far_brokers_are_larger_unless_max_request_size_is_given(
+    options: dict[str, int], expected: int
+) -> None:
+    assert ProducerConfig(**options).far_request_size == expected  # type: ignore[arg-type]
