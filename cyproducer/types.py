@@ -263,7 +263,9 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     """
 
     max_request_size: int
-    """Maximum size of a request, and therefore of a record. Default: 1048576."""
+    """Maximum size of a request, and therefore of a record. Unless it is given, requests to far brokers,
+    whose answers take 50 ms or more, may have an eighth of buffer_memory. Default: 1048576.
+    """
 
     compression_type: Literal["gzip", "snappy", "lz4", "zstd", "none"] | None
     """The compression codec for batches. Default: None."""

@@ -280,7 +280,8 @@ class OptionTable:
     max_request_size = Option(
         1048576,
         kind.whole(1, kind.INT32_MAX, "bytes"),
-        "Maximum size of a request, and therefore of a record",
+        "Maximum size of a request, and therefore of a record. Unless it is given, requests to far brokers, "
+        "whose answers take 50 ms or more, may have an eighth of buffer_memory",
     )
     compression_type = Option(
         None,
