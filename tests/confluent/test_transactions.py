@@ -466,7 +466,7 @@ def test_a_producer_that_failed_says_so_in_every_call(cluster: ScriptedCluster, 
 
 def test_options_that_exclude_transactions(make: Make) -> None:
     for options in ({"acks": 1}, {"enable.idempotence": False}, {"max.in.flight": 6}):
-        with pytest.raises(KafkaException, match="transactional_id='mine'") as caught:
+        with pytest.raises(KafkaException, match=r"transactional\.id='mine'") as caught:
             make(MINE | options)
         assert caught.value.args[0].code() == KafkaError._INVALID_ARG
 
