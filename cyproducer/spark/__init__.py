@@ -15,6 +15,7 @@ from cyproducer.spark.exactly_once.rules import BatchOrderError
 from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
 from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
+from cyproducer.spark.schemas import avro_schema, json_schema
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction
@@ -35,9 +36,11 @@ __all__ = [
     "WriteSummary",
     "WrittenRange",
     "WrittenTransaction",
+    "avro_schema",
     "close_all",
     "confluent_wire",
     "foreach_batch",
+    "json_schema",
     "produce_arrow",
     "produce_partitions",
     "register",
