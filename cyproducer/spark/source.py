@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, TimestampNTZType
 
 from cyproducer.config import ProducerConfig
-from cyproducer.errors import KafkaConfigurationError, NoBrokersAvailable
+from cyproducer.errors import KafkaConfigurationError, KafkaError, NoBrokersAvailable
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
@@ -106,6 +106,12 @@ class _Task:
     """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
     def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any], *, stream: bool) -> None:
+        try:
+            self._check(given, schema, session, stream)
+        except KafkaError as error:
+            raise without_causes(error) from None
+
+    def _check(self, given: Any, schema: StructType, session: Mapping[str, Any], stream: bool) -> None:
         self.options = sink_options.parse(given, session)
         once = self.options.exactly_once
         self.sink = None if once is None else once.sink(stream=stream)
@@ -237,6 +243,15 @@ class _Task:
         )
 
 
+def without_causes(error: KafkaError) -> KafkaError:
+    """Returns the error without its traceback so far, to be raised ``from None``.
+
+    Spark prints the tracebacks of an error and of all its causes. On the driver, the message alone says what
+    is wrong and what to do.
+    """
+    return error.with_traceback(None)
+
+
 def _outcomes(messages: list[Any]) -> list[TaskOutcome | None]:
     """Returns the tasks' outcomes; None for each task that left no message."""
     return [None if each is None else each.outcome for each in messages]
@@ -249,7 +264,10 @@ class _Pickled:
         self._task = task
 
     def __getstate__(self) -> dict[str, Any]:
-        self._task.prepare()
+        try:
+            self._task.prepare()
+        except KafkaError as error:
+            raise without_causes(error) from None
         return self.__dict__
 
 

@@ -141,8 +141,11 @@ def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
 @pytest.mark.parametrize("callback", ["nowhere.at.all:note", f"{__name__}:nothing"])
 def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: str) -> None:
     writer = source.CyproducerDataSource(options(summaryCallback=callback)).writer(VALUES, False)
-    with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'"):
+    with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'") as raised:
         pickle.dumps(writer)
+    # Spark prints the tracebacks of all causes.
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
 
 
 @pytest.mark.parametrize("created", [True, False])
