@@ -253,8 +253,9 @@ class Loop:
             _call(act, *args)
 
     def _wake(self, _events: int) -> None:
-        while len(self._woken.recv(4096)) == 4096:
-            pass
+        with suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
 
 
 def _call(act: Callable[..., object], *args: Any) -> None:

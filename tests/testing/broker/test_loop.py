@@ -99,6 +99,27 @@ def test_a_call_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert [each.exc_info[0] for each in caplog.records if each.exc_info] == [ValueError]
 
 
+def test_thousands_of_calls_while_the_loop_is_busy_are_all_made(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("ERROR", "cyproducer.testing"), connected() as (loop, _, _client):
+        busy, go_on, made = threading.Event(), threading.Event(), list[int]()
+
+        def block() -> None:
+            busy.set()
+            assert go_on.wait(PATIENCE_S)
+
+        loop.call_soon_threadsafe(block)
+        assert busy.wait(PATIENCE_S)
+        # One byte each wakes the loop: as many as it reads at once.
+        for number in range(4096):
+            loop.call_soon_threadsafe(made.append, number)
+        over = threading.Event()
+        loop.call_soon_threadsafe(loop.call_soon, over.set)
+        go_on.set()
+        assert over.wait(PATIENCE_S)
+        assert made == list(range(4096))
+    assert not caplog.records
+
+
 def test_the_newer_alarm_replaces_the_older() -> None:
     loop, rung = Loop(), list[str]()
 
