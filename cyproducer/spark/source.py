@@ -39,7 +39,7 @@ from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, 
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError, KafkaError, NoBrokersAvailable
 from cyproducer.spark import options as sink_options
-from cyproducer.spark.columns import Columns, columns_of
+from cyproducer.spark.columns import Columns, SchemaError, columns_of
 from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
 from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
 from cyproducer.spark.exactly_once.task import write_task_once
@@ -83,14 +83,20 @@ class CyproducerDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
-        return _BatchWriter(_Task(self.options, schema, self.session, stream=False))
+        try:
+            return _BatchWriter(_Task(self.options, schema, self.session, stream=False))
+        except (KafkaError, SchemaError) as error:
+            raise without_causes(error) from None
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise KafkaConfigurationError(
                 "outputMode 'complete': a topic can only be appended to: outputMode('append')"
             )
-        task = _Task(self.options, schema, self.session, stream=True)
+        try:
+            task = _Task(self.options, schema, self.session, stream=True)
+        except (KafkaError, SchemaError) as error:
+            raise without_causes(error) from None
         return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
 
 
@@ -106,12 +112,6 @@ class _Task:
     """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
     def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any], *, stream: bool) -> None:
-        try:
-            self._check(given, schema, session, stream)
-        except KafkaError as error:
-            raise without_causes(error) from None
-
-    def _check(self, given: Any, schema: StructType, session: Mapping[str, Any], stream: bool) -> None:
         self.options = sink_options.parse(given, session)
         once = self.options.exactly_once
         self.sink = None if once is None else once.sink(stream=stream)
@@ -243,7 +243,7 @@ class _Task:
         )
 
 
-def without_causes(error: KafkaError) -> KafkaError:
+def without_causes(error: Exception) -> Exception:
     """Returns the error without its traceback so far, to be raised ``from None``.
 
     Spark prints the tracebacks of an error and of all its causes. On the driver, the message alone says what
