@@ -53,7 +53,7 @@ class SharedConfig:
     def producer(self, **changes: Any) -> KafkaProducer:
         """Returns a new producer. ``changes``: other options. Raises the errors of ``KafkaProducer``."""
         try:
-            return KafkaProducer({**self.config, **changes})
+            return KafkaProducer(**{**self.config, **changes})
         except KafkaConfigurationError as error:
             if self.of_sink:
                 rename(error, sink_spelling)

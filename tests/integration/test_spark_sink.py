@@ -183,7 +183,7 @@ def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster
     assert large["cyproducer.error.bytes"] == b"2000001"
     assert set(dead[7].value or b"") == {ord("x")}
     assert "cyproducer.error.topic" not in dict(dead[3].headers)
-    assert b"it is null" in (dict(dead[3].headers)["cyproducer.error.message"] or b"")
+    assert b"column 'topic' is null in 1 of" in (dict(dead[3].headers)["cyproducer.error.message"] or b"")
     assert dict(dead[5].headers)["cyproducer.error.class"] == b"InvalidTopicError"
 
 
