@@ -19,7 +19,7 @@ from cyproducer.cli.line_producer import CONNECT_TIMEOUT_S
 from cyproducer.config import hide_value, option_name
 from cyproducer.config.option_kinds import SECURITY_PROTOCOLS, Secret
 from cyproducer.config.properties import parse as parse_properties
-from cyproducer.config.spelling import java_spelling
+from cyproducer.config.spelling import as_given, java_spelling
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
@@ -125,8 +125,8 @@ def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
 def spelling(options: argparse.Namespace) -> Callable[[str], str]:
     """Returns the function that names an option of `KafkaProducer` in errors: as the command line does,
     otherwise as a properties file does."""
-    given = {_own_name(name): name for name, _ in (*options.properties, *options.option)}
-    return lambda option: given.get(option) or java_spelling(option)
+    names = (name for name, _ in (*options.properties, *options.option))
+    return as_given(names, _own_name, java_spelling)
 
 
 def _own_name(name: str) -> str | None:

@@ -21,18 +21,23 @@ def java_spelling(name: str) -> str:
     return option.java_name or option.dotted_name
 
 
-def as_given(keys: Iterable[str]) -> Callable[[str], str]:
-    """Returns a spelling that keeps the given keys. Other options are in Java's spelling if a key is."""
+def as_given(
+    keys: Iterable[str],
+    known: Callable[[str], str | None] = option_name,
+    otherwise: Callable[[str], str] | None = None,
+) -> Callable[[str], str]:
+    """Returns a spelling that keeps the given keys.
+
+    Args:
+        keys: the names of the options that the user has given.
+        known: returns kafka-python's name of a key; None: it is no option of ``KafkaProducer``.
+        otherwise: the spelling of other options. None: Java's if a key is in it, else kafka-python's.
+    """
     keys = frozenset(keys)
-    given = {name: key for key in keys if (name := option_name(key)) is not None}
-    dotted = any("." in key for key in given.values())
-
-    def name_of(name: str) -> str:
-        if name in keys:
-            return name
-        return given.get(name) or (java_spelling(name) if dotted else name)
-
-    return name_of
+    given = {name: key for key in keys if (name := known(key)) is not None}
+    if otherwise is None:
+        otherwise = java_spelling if any("." in key for key in given.values()) else str
+    return lambda name: name if name in keys else given.get(name) or otherwise(name)
 
 
 def rename(error: Exception, name_of: Callable[[str], str]) -> None:

@@ -20,7 +20,7 @@ from cyproducer.config import ProducerConfig, concealed, hide_value, option_name
 from cyproducer.config.option_kinds import FOREVER_MS, Secret
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
-from cyproducer.config.spelling import java_spelling
+from cyproducer.config.spelling import as_given, java_spelling
 from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME
@@ -179,8 +179,7 @@ def spelling(conf: Iterable[str]) -> Callable[[str], str]:
         for name, other in reversed(OTHER_NAMES.items())
         if name.startswith(("ssl.", "sasl.")) and other.taken in (Taken.SAME, Taken.OWN)
     }
-    given = {known: name for name in conf if (known := _known(name)) is not None}
-    return lambda option: given.get(option) or names.get(option) or java_spelling(option)
+    return as_given(conf, _known, lambda option: names.get(option) or java_spelling(option))
 
 
 def _known(name: str) -> str | None:
