@@ -373,7 +373,7 @@ def unknown_option(key: str, prefix: str = "") -> str | None:
 
     candidates: Iterable[str] = OPTIONS_BY_NAME
     if "." in key:
-        candidates = [option.java_name or option.dotted_name for option in OPTIONS]
+        candidates = [option.java_spelling for option in OPTIONS]
     near = difflib.get_close_matches(key.lower().replace("-", "_"), candidates, 1)
     return f"unknown option {prefix + key!r}" + (f": did you mean {prefix + near[0]!r}?" if near else "")
 

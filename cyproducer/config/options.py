@@ -85,6 +85,11 @@ class Option(Generic[T]):
             self.java_name = self.dotted_name
 
     @property
+    def java_spelling(self) -> str:
+        """Java's name; for an option that Java's client does not have, its name with dots."""
+        return self.java_name or self.dotted_name
+
+    @property
     def dotted_name(self) -> str:
         """The name with dots. It is accepted as a key even if Java has no such option."""
         return self.name.replace("_", ".")

@@ -208,7 +208,7 @@ def about(key: str, prefix: str = "") -> str | None:
     if other.option is None:
         return f"option {prefix + key!r} is {other.client}'s: {other.note}"
     option = OPTIONS_BY_NAME[other.option]
-    shown = prefix + ((option.java_name or option.dotted_name) if "." in key else option.name)
+    shown = prefix + (option.java_spelling if "." in key else option.name)
     return f"unknown option {prefix + key!r}: {other.client}'s name for {shown!r}" + (
         other.note and f", {other.note}"
     )

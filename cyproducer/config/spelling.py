@@ -15,10 +15,8 @@ from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME
 
 
 def java_spelling(name: str) -> str:
-    """Returns Java's name of an option; for an option that Java's client does not have, its name with
-    dots."""
-    option = OPTIONS_BY_NAME[name]
-    return option.java_name or option.dotted_name
+    """Returns ``Option.java_spelling``, given kafka-python's name."""
+    return OPTIONS_BY_NAME[name].java_spelling
 
 
 def as_given(

@@ -21,6 +21,7 @@ from libc.string cimport memcpy, memset
 
 from cyproducer.base.text import printable
 from cyproducer.errors import KafkaProtocolError
+from cyproducer.records.varint cimport put_uvarint
 
 
 cdef extern from "Python.h":
@@ -38,15 +39,6 @@ cdef enum:
 MOST_ELEMENTS = ELEMENTS
 """The maximum number of array elements and tagged fields in a frame. Large clusters have a few 100,000
 partitions."""
-
-
-cdef inline unsigned char *put_uvarint(unsigned char *out, uint64_t value) noexcept nogil:
-    while value >= 0x80:
-        out[0] = (value & 0x7F) | 0x80
-        out += 1
-        value >>= 7
-    out[0] = <unsigned char> value
-    return out + 1
 
 
 cdef int let_others_run() except -1:
