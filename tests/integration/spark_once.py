@@ -81,6 +81,7 @@ with SESSION(life / "spark") as spark:
 HOLDING = """
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cyproducer.spark import source
@@ -102,11 +103,10 @@ def step(name):
     if hold not in (name, str(number)):
         return
     HELD.write_text(f"{number} {name}")
-    try:
-        # Whole at once, and by the first of several processes.
+    # Whole at once, and by the first of several processes. The others that come to the step wait as well: a
+    # task that went on would have an open transaction or not, by chance, when the test goes on.
+    with suppress(FileExistsError):
         os.link(HELD, HERE / f"held-{turn}")
-    except FileExistsError:
-        return
     while wanted()[0] == turn:
         time.sleep(0.02)
 
@@ -190,8 +190,8 @@ class HoldingSource(source.CyproducerDataSource):
 
 
 class Life:
-    """A driver with all its processes, one of which may wait at a step. A context manager; kills it at the
-    end.
+    """A driver with all its processes. Those that come to the step to wait at wait there. A context manager;
+    kills it at the end.
 
     Args:
         directory: one of its own, for what it and its driver tell each other.

@@ -78,7 +78,7 @@ def test_a_driver_that_stalls_until_another_has_written_all_fails_and_writes_not
         stalled.go_on()
         stalled.wake()
         said = stalled.fails()
-    assert error in said
+    assert error in said, said
     stream.check()
 
 
@@ -121,7 +121,7 @@ def test_a_batch_whose_transactions_time_out_before_the_decision_is_written_by_i
             transactions.await_state(name, "CompleteAbort")
         life.go_on()
         said = life.fails()
-    assert error in said
+    assert error in said, said
     stream.timeout_ms = 60_000
     with stream.start() as life:
         life.ends_well()
