@@ -35,6 +35,7 @@ from cyproducer._open_producers import Watched, hold_number, numbered
 from cyproducer._runtime import Runtime, on_end, on_start
 from cyproducer.base.forks import ensure_own_process, in_child
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
+from cyproducer.opentelemetry import conventions
 from cyproducer.version import VERSION
 
 _ATTRIBUTES = {
@@ -69,7 +70,8 @@ class _Values:
         self.observed: list[tuple[str, Observation]] = []
         #: Name, attributes, and the buckets since the start.
         self.histograms: list[tuple[str, _Attributes, list[tuple[float, int]]]] = []
-        base = {"messaging.system": "kafka"} | {_ATTRIBUTES[name]: text for name, text in labels.items()}
+        base = {**conventions.CHOSEN.rename({"messaging.system": "kafka"})}
+        base |= {_ATTRIBUTES[name]: text for name, text in labels.items()}
         registry = runtime.registry()
         for definitions, part, reading in registry.readings():
             exports = EXPORTS[definitions[0].group]

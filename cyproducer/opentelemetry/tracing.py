@@ -1,8 +1,9 @@
 """Makes a span for each call that sends, and puts its context into the records' headers.
 
 Owns the wrappers around the sending methods of ``KafkaProducer``, and the names and attributes of spans,
-which follow version 1.44.0 of OpenTelemetry's semantic conventions for Kafka. Does not own sampling, the
-format of the headers (the global propagator) or what happens to an ended span (the SDK).
+which follow OpenTelemetry's semantic conventions for Kafka. Does not own the conventions' version
+(``conventions``), sampling, the format of the headers (the global propagator) or what happens to an ended
+span (the SDK).
 
 A span starts on the thread that sends. It ends when the outcome is known, on the callback thread, or on the
 thread that sends if the outcome is known when the call returns; span processors never run on the sender
@@ -27,6 +28,7 @@ from cyproducer.config.option_kinds import split_server
 from cyproducer.errors import BulkSendError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
+from cyproducer.opentelemetry import conventions
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.structs import RecordMetadata
 from cyproducer.version import VERSION
@@ -34,9 +36,8 @@ from cyproducer.version import VERSION
 if TYPE_CHECKING:
     from cyproducer.clients.network_client import NetworkClient
 
-SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
-
-# Not from opentelemetry.semconv, which has them in a module that may change with any release.
+# Those of version 1.44.0, which ``conventions`` renames. Not from opentelemetry.semconv, which has them in a
+# module that may change with any release.
 SYSTEM: Final = "messaging.system"
 OPERATION_NAME: Final = "messaging.operation.name"
 OPERATION_TYPE: Final = "messaging.operation.type"
@@ -238,7 +239,9 @@ class Tracing:
     """Starts the spans of one tracer provider. Thread-safe."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
-        self._tracer = trace.get_tracer("cyproducer.opentelemetry", VERSION, provider, SCHEMA_URL)
+        self._tracer = trace.get_tracer(
+            "cyproducer.opentelemetry", VERSION, provider, conventions.CHOSEN.schema_url
+        )
 
     def start(
         self,
@@ -260,7 +263,8 @@ class Tracing:
         if isinstance(partition, int) and 0 <= partition < 1 << 31:
             attributes[PARTITION] = str(partition)
         links = None if link is None else [Link(link)]
-        return self._tracer.start_span(name, kind=kind, attributes=attributes, links=links)
+        named = conventions.CHOSEN.rename(attributes)
+        return self._tracer.start_span(name, kind=kind, attributes=named, links=links)
 
     def of_record(
         self, producer: KafkaProducer, topic: str, value: Any, key: Any, headers: Any, partition: int | None
@@ -468,7 +472,7 @@ def _placed(span: Span, client: "NetworkClient", topic: str, partition: int) -> 
     if leader is not None:
         found[SERVER_ADDRESS] = leader.host
         found[SERVER_PORT] = leader.port
-    span.set_attributes(found)
+    span.set_attributes(conventions.CHOSEN.rename(found))
     return leader is not None
 
 
@@ -482,7 +486,7 @@ def _end_of_record(
         _placed(span, client, outcome.topic, outcome.partition)
     # -1: without acknowledgements there is no offset.
     if outcome.offset >= 0:
-        span.set_attribute(OFFSET, outcome.offset)
+        span.set_attributes(conventions.CHOSEN.rename({OFFSET: outcome.offset}))
     span.end()
 
 
