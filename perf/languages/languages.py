@@ -2,12 +2,14 @@
 
     make languages                       # seven rounds of all clients in turn: a quarter of an hour
     make languages LANGUAGES="--rounds 3 --clients cyproducer franz-go"
+    make languages LANGUAGES="--far --rounds 3 --records 60000"
 
-Each client is a program of its own in this directory. Its arguments are the broker's address and the number
-of records. It sends a fifth of them to warm up (Java all of them), then all: 100 bytes each, to a topic of
-three partitions of the null broker, with ``linger.ms=5``, idempotent, with a callback for each record (this
-producer: with a future for each), at most 100,000 records without an outcome. It prints its version, and the
-CPU and the time per record, as JSON.
+Each client is a program of its own in this directory. Its arguments are the broker's address, the number of
+records and their size. It sends a fifth of them to warm up (Java all of them), then all, to a topic of three
+partitions of the null broker, idempotent, with a callback for each record (this producer: with a future for
+each), at most 100,000 records without an outcome. It prints its version, and the CPU and the time per record,
+as JSON. Values have 100 bytes, and ``linger.ms`` is 5. With ``--far`` they have 1,000 bytes, the broker
+answers after 300 ms, and all options are the client's defaults, but for compression and idempotence.
 
 Clients whose tools this machine does not have are left out. The tools are Go; a C compiler and librdkafka's
 headers (the library itself is that of confluent-kafka's wheel); Java, its compiler, and Maven; Cargo, which
@@ -39,6 +41,10 @@ OWN = "cyproducer"
 GOALS = {"librdkafka": 2.5, "franz-go": 2.0, "Java": 6.0, "Rust": 5.0, "confluent-kafka": 4.0}
 """How many times this producer's CPU each client should take, at least."""
 TIMEOUT_S = 900
+SIZE = 100
+FAR_SIZE = 1000
+ANSWER_MS = 300
+"""Time after which a far broker answers."""
 
 
 class UnavailableError(Exception):
@@ -131,11 +137,13 @@ def built(names: list[str]) -> dict[str, list[str]]:
     return commands
 
 
-def measured(command: list[str], records: int) -> dict[str, Any]:
+def measured(command: list[str], records: int, far: bool) -> dict[str, Any]:
     """Runs one program against a null broker of its own. Returns what it printed."""
     with NullBroker(topics={"bench": 3}) as broker:
+        if far:
+            broker.faults(latency_ms=ANSWER_MS)
         done = subprocess.run(
-            [*command, broker.bootstrap_servers, str(records)],
+            [*command, broker.bootstrap_servers, str(records), str(FAR_SIZE if far else SIZE)],
             capture_output=True,
             text=True,
             check=False,
@@ -145,6 +153,15 @@ def measured(command: list[str], records: int) -> dict[str, Any]:
         raise SystemExit(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return printed
+
+
+def far_report(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Formats a table: one line per client, with the records per second to a far broker."""
+    rows = []
+    for name, rounds in found.items():
+        rate = Spread.of(1e6 / figures["wall_us"] for figures in rounds)
+        rows.append([f"{name} {rounds[0]['version']}", rate.text() if rate else ""])
+    return table(["client", "records/s"], rows)
 
 
 def report(found: dict[str, list[dict[str, Any]]]) -> str:
@@ -168,20 +185,22 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--records", type=int, default=1_500_000)
+    parser.add_argument("--far", action="store_true", help="a broker that answers after 300 ms")
     parser.add_argument("--clients", nargs="+", choices=list(CLIENTS), default=list(CLIENTS))
     args = parser.parse_args()
     commands = built(args.clients)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for number in range(args.rounds):
         for name, command in commands.items():
-            figures = measured(command, args.records)
+            figures = measured(command, args.records, args.far)
             found[name].append(figures)
             print(
-                f"round {number + 1} of {args.rounds}: {name}: {figures['cpu_us']:.2f} us of CPU per record",
+                f"round {number + 1} of {args.rounds}: {name}: {figures['cpu_us']:.2f} us of CPU per record, "
+                f"{1e6 / figures['wall_us']:,.0f} records/s",
                 file=sys.stderr,
                 flush=True,
             )
-    print(report(found))
+    print(far_report(found) if args.far else report(found))
 
 
 if __name__ == "__main__":

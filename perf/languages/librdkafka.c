@@ -38,11 +38,11 @@ static void set(rd_kafka_conf_t *options, const char *name, const char *value) {
     }
 }
 
-static void send_records(rd_kafka_t *producer, rd_kafka_topic_t *topic, long records) {
-    static char value[100];
+static void send_records(rd_kafka_t *producer, rd_kafka_topic_t *topic, long records, size_t size) {
+    static char value[1000];
     acknowledged = 0;
     for (long sent = 0; sent < records;) {
-        if (rd_kafka_produce(topic, RD_KAFKA_PARTITION_UA, RD_KAFKA_MSG_F_COPY, value, sizeof value, NULL, 0, NULL)) {
+        if (rd_kafka_produce(topic, RD_KAFKA_PARTITION_UA, RD_KAFKA_MSG_F_COPY, value, size, NULL, 0, NULL)) {
             /* The queue is full. */
             rd_kafka_poll(producer, 5);
         } else if (++sent % 1024 == 0) {
@@ -54,14 +54,14 @@ static void send_records(rd_kafka_t *producer, rd_kafka_topic_t *topic, long rec
 }
 
 int main(int count, char **arguments) {
-    if (count != 3)
+    if (count != 4)
         return 2;
-    long records = atol(arguments[2]);
+    long records = atol(arguments[2]), size = atol(arguments[3]);
     rd_kafka_conf_t *options = rd_kafka_conf_new();
     set(options, "bootstrap.servers", arguments[1]);
-    set(options, "linger.ms", "5");
     set(options, "enable.idempotence", "true");
-    set(options, "queue.buffering.max.messages", "100000");
+    if (size == 100)
+        set(options, "linger.ms", "5");
     rd_kafka_conf_set_dr_msg_cb(options, on_delivery);
     char error[256];
     rd_kafka_t *producer = rd_kafka_new(RD_KAFKA_PRODUCER, options, error, sizeof error);
@@ -70,9 +70,9 @@ int main(int count, char **arguments) {
         return 1;
     }
     rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, "bench", NULL);
-    send_records(producer, topic, records / 5);
+    send_records(producer, topic, records / 5, size);
     double used = cpu_s(), start = now_s();
-    send_records(producer, topic, records);
+    send_records(producer, topic, records, size);
     used = cpu_s() - used;
     double elapsed = now_s() - start;
     printf("{\"version\": \"%s\", \"cpu_us\": %f, \"wall_us\": %f}\n", rd_kafka_version_str(), used * 1e6 / records,

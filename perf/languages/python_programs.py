@@ -9,38 +9,33 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-VALUE = bytes(100)
-
 
 def cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-def cyproducer(bootstrap: str) -> tuple[str, Callable[[int], None]]:
+def cyproducer(bootstrap: str, value: bytes, options: dict[str, Any]) -> tuple[str, Callable[[int], None]]:
     import cyproducer
 
-    producer = cyproducer.KafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
+    producer = cyproducer.KafkaProducer({"bootstrap.servers": bootstrap, **options})
 
     def send(records: int) -> None:
         send = producer.send
         for _ in range(records):
-            send("bench", VALUE)
+            send("bench", value)
         producer.flush()
 
     return cyproducer.__version__, send
 
 
-def confluent_kafka(bootstrap: str) -> tuple[str, Callable[[int], None]]:
+def confluent_kafka(
+    bootstrap: str, value: bytes, options: dict[str, Any]
+) -> tuple[str, Callable[[int], None]]:
     import confluent_kafka
 
     producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 5,
-            "enable.idempotence": True,
-            "queue.buffering.max.messages": 100_000,
-        }
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, **options}
     )
 
     def on_delivery(error: Any, _message: Any) -> None:
@@ -52,7 +47,7 @@ def confluent_kafka(bootstrap: str) -> tuple[str, Callable[[int], None]]:
         for number in range(records):
             while True:
                 try:
-                    produce("bench", VALUE, on_delivery=on_delivery)
+                    produce("bench", value, on_delivery=on_delivery)
                 except BufferError:
                     poll(0.01)
                 else:
@@ -64,8 +59,10 @@ def confluent_kafka(bootstrap: str) -> tuple[str, Callable[[int], None]]:
     return str(confluent_kafka.__version__), send
 
 
-def main(client: str, bootstrap: str, records: int) -> None:
-    version, send = {"cyproducer": cyproducer, "confluent-kafka": confluent_kafka}[client](bootstrap)
+def main(client: str, bootstrap: str, records: int, size: int) -> None:
+    options = {"linger.ms": 5} if size == 100 else {}
+    clients = {"cyproducer": cyproducer, "confluent-kafka": confluent_kafka}
+    version, send = clients[client](bootstrap, bytes(size), options)
     send(records // 5)
     used, start = cpu_s(), time.monotonic()
     send(records)
@@ -76,4 +73,4 @@ def main(client: str, bootstrap: str, records: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -38,18 +38,24 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	client, err := kgo.NewClient(
+	size, err := strconv.Atoi(os.Args[3])
+	if err != nil {
+		panic(err)
+	}
+	options := []kgo.Opt{
 		kgo.SeedBrokers(os.Args[1]),
 		kgo.DefaultProduceTopic("bench"),
-		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		kgo.MaxBufferedRecords(100_000),
-	)
+	}
+	if size == 100 {
+		options = append(options, kgo.ProducerLinger(5*time.Millisecond), kgo.MaxBufferedRecords(100_000))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		panic(err)
 	}
 	defer client.Close()
-	value := make([]byte, 100)
+	value := make([]byte, size)
 	send := func(records int) {
 		var pending sync.WaitGroup
 		pending.Add(records)

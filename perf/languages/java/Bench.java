@@ -12,9 +12,8 @@ public final class Bench {
     private static final OperatingSystemMXBean SYSTEM =
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
-    private static void send(KafkaProducer<byte[], byte[]> producer, int records) throws InterruptedException {
+    private static void send(KafkaProducer<byte[], byte[]> producer, int records, byte[] value) throws InterruptedException {
         CountDownLatch pending = new CountDownLatch(records);
-        byte[] value = new byte[100];
         for (int i = 0; i < records; i++) {
             producer.send(new ProducerRecord<>("bench", value), (metadata, error) -> {
                 if (error != null) {
@@ -29,14 +28,17 @@ public final class Bench {
 
     public static void main(String[] arguments) throws InterruptedException {
         int records = Integer.parseInt(arguments[1]);
-        Map<String, Object> options = Map.of("bootstrap.servers", arguments[0], "linger.ms", "5");
+        byte[] value = new byte[Integer.parseInt(arguments[2])];
+        Map<String, Object> options = value.length == 100
+            ? Map.of("bootstrap.servers", arguments[0], "linger.ms", "5")
+            : Map.of("bootstrap.servers", arguments[0]);
         try (KafkaProducer<byte[], byte[]> producer =
                  new KafkaProducer<>(options, new ByteArraySerializer(), new ByteArraySerializer())) {
             // As many as are measured: the JVM compiles its code meanwhile.
-            send(producer, records);
+            send(producer, records, value);
             long used = SYSTEM.getProcessCpuTime();
             long start = System.nanoTime();
-            send(producer, records);
+            send(producer, records, value);
             long elapsed = System.nanoTime() - start;
             used = SYSTEM.getProcessCpuTime() - used;
             System.out.printf("{\"version\": \"%s\", \"cpu_us\": %f, \"wall_us\": %f}%n",

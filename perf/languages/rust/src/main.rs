@@ -21,7 +21,7 @@ fn cpu() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-async fn send(producer: &Bytes, records: usize) {
+async fn send(producer: &Bytes, records: usize, size: usize) {
     let acknowledged = Arc::new(AtomicUsize::new(0));
     for _ in 0..records {
         let count = acknowledged.clone();
@@ -31,7 +31,7 @@ async fn send(producer: &Bytes, records: usize) {
             }
             count.fetch_add(1, Ordering::Relaxed);
         }));
-        let record = ProducerRecord::new("bench".to_string(), Some(vec![0u8; 100]));
+        let record = ProducerRecord::new("bench".to_string(), Some(vec![0u8; size]));
         let _ = producer.send_with_callback(record, Some(each)).await.unwrap();
     }
     producer.flush().await.unwrap();
@@ -42,16 +42,17 @@ async fn send(producer: &Bytes, records: usize) {
 async fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let records: usize = arguments[2].parse().unwrap();
-    let options = HashMap::from([
-        ("bootstrap.servers".to_string(), arguments[1].clone()),
-        ("linger.ms".to_string(), "5".to_string()),
-    ]);
+    let size: usize = arguments[3].parse().unwrap();
+    let mut options = HashMap::from([("bootstrap.servers".to_string(), arguments[1].clone())]);
+    if size == 100 {
+        options.insert("linger.ms".to_string(), "5".to_string());
+    }
     let config = ProducerConfig::new(&options).unwrap();
     let serializer = ByteArraySerializer::default;
     let producer = Bytes::new(config, serializer(), serializer()).unwrap();
-    send(&producer, records / 5).await;
+    send(&producer, records / 5, size).await;
     let (used, start) = (cpu(), Instant::now());
-    send(&producer, records).await;
+    send(&producer, records, size).await;
     let per_record = |time: Duration| time.as_nanos() as f64 / 1e3 / records as f64;
     println!(
         "{{\"version\": \"1\", \"cpu_us\": {}, \"wall_us\": {}}}",
