@@ -20,7 +20,14 @@ from cyproducer.base.meters cimport (
     count_acknowledged,
     count_records,
 )
-from cyproducer.accumulator.ready_partitions cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
+from cyproducer.accumulator.ready_partitions cimport (
+    dequeue,
+    enqueue_sorted,
+    hurry,
+    refresh,
+    stop_appends,
+    withdraw,
+)
 from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport probe_acknowledged
 from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Accumulator, Partition, Topic
@@ -28,6 +35,7 @@ from cyproducer.base.sync cimport (
     cyp_change64,
     cyp_monotonic_ns,
     cyp_peek64,
+    cyp_note32,
     cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -204,6 +212,7 @@ cdef class Incomplete:
             if b.state != SEALING:
                 found = b
                 if b.state == OPEN:
+                    stop_appends(&self.c, b.partition)
                     b.state = SEALED
                 break
             b = b.newer
@@ -229,6 +238,7 @@ cdef class Incomplete:
                     break
             b = b.newer
         if b != NULL and b.state == OPEN:
+            stop_appends(&self.c, b.partition)
             b.state = SEALED
         pthread_mutex_unlock(&self.c.lock)
         return b
@@ -287,7 +297,7 @@ cdef class Incomplete:
         pthread_mutex_lock(&self.c.lock)
         # Threads that wait for room in the callback queue read ``closed`` without this lock.
         cyp_store32(&self.c.closed, 1)
-        self.c.refusing = 1
+        cyp_note32(&self.c.refusing, 1)
         hurry(&self.c)
         # Threads in await_parking() stop waiting.
         broadcast(&self.c.progress)

@@ -14,4 +14,5 @@ cpdef enum Keyless:
 cdef int32_t keyless_number(str name) except -1
 
 cdef uint64_t next_random(uint64_t* state) noexcept nogil
+cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept nogil
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil

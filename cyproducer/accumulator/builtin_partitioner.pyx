@@ -14,7 +14,7 @@ partitions at each drain: the cost does not grow with the number of partitions.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from cyproducer.accumulator.structures cimport Partition
-from cyproducer.base.sync cimport cyp_after
+from cyproducer.base.sync cimport cyp_after, cyp_note32, cyp_note64
 from cyproducer.records.hashing cimport partition_of
 
 cdef enum:
@@ -116,6 +116,7 @@ cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept no
 cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept nogil:
     cdef int64_t now
     cdef Partition* p
+    cdef int32_t chosen
     if t.keyless == RANDOM:
         return random_partition(a, t)
     if t.keyless == ROUND_ROBIN:
@@ -129,14 +130,15 @@ cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept n
             if t.keyless == STICKY or clock.now_ns() < a.single_broker_until_ns:
                 return t.sticky
     now = clock.now_ns()
-    t.sticky_bytes = 0
+    cyp_note64(&t.sticky_bytes, 0)
     if t.keyless == SINGLE_BROKER:
-        t.sticky = on_single_broker(a, t, now)
+        chosen = on_single_broker(a, t, now)
     elif a.adaptive_partitioning:
-        t.sticky = weighed_partition(a, t, now)
+        chosen = weighed_partition(a, t, now)
     else:
-        t.sticky = random_partition(a, t)
-    return t.sticky
+        chosen = random_partition(a, t)
+    cyp_note32(&t.sticky, chosen)
+    return chosen
 
 
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil:

@@ -19,6 +19,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from cyproducer.accumulator.compression_thread cimport hand_over
+from cyproducer.accumulator.ready_partitions cimport stop_appends
 from cyproducer.accumulator.record_accumulator cimport (
     APPENDED,
     IS_CLOSED,
@@ -43,6 +44,7 @@ from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.base.greenlets cimport broadcast, wait_on
 from cyproducer.base.sync cimport (
     FAR_NS,
+    cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -222,7 +224,7 @@ cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, lis
             if len(topic_id) == 16:
                 take_id(&acc.c, t, <const uint8_t*><const char*>topic_id)
             if t.partition_count > 0:
-                t.partition_count = count
+                cyp_store32(&t.partition_count, count)
         pthread_mutex_unlock(&acc.c.lock)
     finally:
         free(nodes)
@@ -252,7 +254,7 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         pthread_mutex_lock(&acc.c.lock)
         k = t.first_parked
         if k == NULL:
-            t.partition_count = count
+            cyp_store32(&t.partition_count, count)
             broadcast(&acc.c.progress)
             pthread_mutex_unlock(&acc.c.lock)
             return 0
@@ -326,12 +328,16 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
     """
     cdef bint dropped
     cdef bint sequenced = False
+    cdef int32_t i
     # Filled in below, before any other code sees it.
     cdef bytes kept = PyBytes_FromStringAndSize(
         NULL, sizeof(Sequences) + max(0, state.c.partition_room - 1) * sizeof(int32_t)
     )
     pthread_mutex_lock(&acc.c.lock)
-    state.c.partition_count = 0
+    cyp_store32(&state.c.partition_count, 0)
+    # From now on records are parked, and no later one may get into a batch before them.
+    for i in range(state.c.partition_room):
+        stop_appends(&acc.c, state.c.partitions[i])
     dropped = state.pins == 0 and drop_topic(&acc.c, &state.c)
     if dropped and acc.c.idempotent:
         sequenced = copy_sequences(&acc.c, &state.c, <Sequences*><char*>kept)

@@ -13,7 +13,7 @@ from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
 from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
 from cyproducer.base.greenlets cimport broadcast
-from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.sync cimport cyp_store_pointer, pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef class TopicInfo:
@@ -29,9 +29,18 @@ cdef class TopicInfo:
             free(k)
         for i in range(self.c.partition_room):
             free(self.c.partitions[i])
-        free(self.c.partitions)
+        free_arrays(self.c.partitions)
         free(self.c.available)
         meter_free(&self.c.meter)
+
+
+cdef void free_arrays(Partition** partitions) noexcept nogil:
+    """Frees a topic's array of partitions, and those that it has outgrown."""
+    cdef void** array
+    while partitions != NULL:
+        array = <void**>partitions - 1
+        partitions = <Partition**>array[0]
+        free(array)
 
 
 cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
@@ -98,17 +107,21 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
     """Gives a topic room for ``count`` partitions; returns -1 if malloc fails. The lock is held.
 
-    Partitions are never freed before the topic: batches in flight point to them.
+    Partitions are never freed before the topic: batches in flight point to them. Nor are arrays of them,
+    which appends read without the lock: in front of each is the address of the one that it replaced.
     """
-    cdef Partition** grown
+    cdef void** grown
     cdef int32_t* available
     cdef int32_t i
     if count <= t.partition_room:
         return 0
-    grown = <Partition**>realloc(t.partitions, sizeof(Partition*) * count)
+    grown = <void**>calloc(1 + count, sizeof(void*))
     if grown == NULL:
         return -1
-    t.partitions = grown
+    grown[0] = <void*>t.partitions
+    if t.partitions != NULL:
+        memcpy(grown + 1, t.partitions, sizeof(Partition*) * t.partition_room)
+    cyp_store_pointer(<void**>&t.partitions, grown + 1)
     available = <int32_t*>realloc(t.available, sizeof(int32_t) * count)
     if available == NULL:
         return -1
@@ -129,7 +142,7 @@ cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noex
     if p.node == node:
         return 0
     withdraw(a, p)
-    p.node = node
+    cyp_store_pointer(<void**>&p.node, node)
     # First wait for the responses to the batches in flight to the old leader: they may have to be sent again.
     p.recovering = p.in_flight > 0
     return refresh(a, p)

@@ -12,6 +12,7 @@ cdef int32_t drain(
     Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
 ) noexcept nogil
 cdef bint has_work(Node* n) noexcept nogil
+cdef void stop_appends(Accumulator* a, Partition* p) noexcept nogil
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil
 cdef void enqueue(Accumulator* a, Partition* p, Batch* b) noexcept nogil
 cdef void enqueue_sorted(Accumulator* a, Partition* p, Batch* b) noexcept nogil

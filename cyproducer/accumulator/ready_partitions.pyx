@@ -35,7 +35,14 @@ lingered, batches in the last quarter of their linger are sent with it.
 from libc.stdint cimport uint32_t
 
 from cyproducer.base.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
-from cyproducer.base.sync cimport cyp_after, cyp_load32, cyp_store32
+from cyproducer.base.sync cimport (
+    cyp_after,
+    cyp_load32,
+    cyp_spin_lock,
+    cyp_spin_unlock,
+    cyp_store32,
+    cyp_store_pointer,
+)
 from cyproducer.accumulator.compression_thread cimport hand_over
 from cyproducer.accumulator.structures cimport (
     ASLEEP,
@@ -240,8 +247,24 @@ cdef bint has_work(Node* n) noexcept nogil:
     )
 
 
+cdef void stop_appends(Accumulator* a, Partition* p) noexcept nogil:
+    """Ends appends to the partition's open batch under ``Partition.lock`` alone.
+
+    From now on only the thread that holds the accumulator's lock appends to it.
+    """
+    # Only set with the lock held that the caller holds.
+    if p.open == NULL:
+        return
+    cyp_spin_lock(&p.lock)
+    cyp_store_pointer(<void**>&p.open, NULL)
+    a.records_appended += p.appended
+    p.appended = 0
+    cyp_spin_unlock(&p.lock)
+
+
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
     """Closes a batch for appends. With a codec, it becomes SEALING; the caller must have it compressed."""
+    stop_appends(a, b.partition)
     b.state = SEALED if a.codec == 0 else SEALING
     b.raw_size = b.size
     b.partition.hint = b.size
@@ -351,6 +374,7 @@ cdef int32_t drain(
         if not may_send(a, p):
             withdraw(a, p)
             continue
+        stop_appends(a, p)
         if b.state == OPEN and a.compression.wanted and b.size > MOST_INLINE:
             withdraw(a, p)
             close_batch(a, b)

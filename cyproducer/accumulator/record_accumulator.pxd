@@ -53,6 +53,9 @@ cdef class RecordAccumulator(Incomplete):
     cdef int append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil
+    cdef bint _append_open(
+        self, Topic* t, int32_t partition, const RecordView* r, Appended* out
+    ) noexcept nogil
     cdef int _append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil

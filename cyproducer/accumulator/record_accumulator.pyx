@@ -41,31 +41,41 @@ from cyproducer.base.meters cimport (
     meters_init,
     meters_turn,
 )
-from cyproducer.accumulator.builtin_partitioner cimport keyless_number, place
+from cyproducer.accumulator.builtin_partitioner cimport STICKY, keyless_number, keyless_partition
 from cyproducer.accumulator.ready_partitions cimport (
     close_batch,
     enqueue,
     hurry,
     note_work,
     refresh,
+    stop_appends,
 )
 from cyproducer.accumulator.batch_limit cimport probe
 from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
+    cyp_change32,
     cyp_change64,
     cyp_cond_init,
+    cyp_load32,
+    cyp_load_pointer,
     cyp_lock_queued,
     cyp_ms_ns,
     cyp_mutex_init,
+    cyp_peek32,
+    cyp_peek64,
+    cyp_spin_lock,
+    cyp_spin_unlock,
+    cyp_store32,
+    cyp_store_pointer,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from cyproducer.accumulator.partition_table cimport TopicInfo, make_topic
-from cyproducer.records.hashing cimport rule_number
+from cyproducer.records.hashing cimport partition_of, rule_number
 from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
 
 import os
@@ -126,6 +136,29 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
     else:
         t.compression_ratio = max(actual, t.compression_ratio - 0.005)
     pthread_mutex_unlock(&a.lock)
+
+
+cdef inline void put(
+    Partition* p, Batch* b, const RecordView* r, int64_t timestamp, Appended* out
+) noexcept nogil:
+    """Writes a record to the end of an open batch that has room for it."""
+    cdef uint8_t* at = b.data + b.size
+    cdef int64_t written = put_record(
+        at, timestamp - b.base_timestamp, b.count,
+        r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
+    ) - at
+    b.size += written
+    if written > b.largest:
+        b.largest = written
+    if timestamp > b.max_timestamp:
+        b.max_timestamp = timestamp
+    out.delivery = b.delivery
+    out.index = b.count
+    out.timestamp_ms = timestamp
+    b.held -= 1
+    cyp_change32(&b.count, 1)
+    b.delivery.count = b.count
+    p.records += 1
 
 
 @cython.final
@@ -252,13 +285,15 @@ cdef class RecordAccumulator(Incomplete):
         cdef int result
         out.sealing = NULL
         out.wake = False
+        if not force and self._append_open(t, partition, r, out):
+            return APPENDED
         # A thread that sends one record holds the GIL: bulk calls give way to it.
         cyp_lock_queued(&a.lock, &a.queued)
         if force:
             # A parked record: it was accepted before any close(), and the partitions are visible to it only.
-            t.partition_count = t.designating
+            cyp_store32(&t.partition_count, t.designating)
             result = self._append(t, partition, r, grant, True, out)
-            t.partition_count = 0
+            cyp_store32(&t.partition_count, 0)
         elif a.refusing:
             result = IS_CLOSED
         elif t.partition_count == 0:
@@ -269,6 +304,54 @@ cdef class RecordAccumulator(Incomplete):
             out.wake = note_work(a)
         pthread_mutex_unlock(&a.lock)
         return result
+
+    cdef inline bint _append_open(
+        self, Topic* t, int32_t partition, const RecordView* r, Appended* out
+    ) noexcept nogil:
+        """Appends to the partition's open batch under the partition's lock alone; False if it can't.
+
+        It can if ``Partition.open`` has room, unless choosing the partition needs the accumulator's lock. So
+        threads that send to different partitions do not meet.
+        """
+        cdef Accumulator* a = &self.c
+        cdef int64_t bound = record_bound(r.key_size, r.value_size, r.headers_size)
+        cdef int64_t timestamp = r.timestamp_ms
+        cdef int32_t count = cyp_load32(&t.partition_count)
+        cdef bint keyless = False
+        cdef Partition* p
+        cdef Batch* b
+        # Read without the lock: a record that comes while another thread closes may still be accepted.
+        if count == 0 or cyp_peek32(&a.refusing):
+            return False
+        if partition < 0:
+            partition = partition_of(t.key_hash, r.key, r.key_size, count)
+            if partition < 0:
+                partition = cyp_peek32(&t.sticky)
+                keyless = True
+                if t.keyless != STICKY or partition < 0 or cyp_peek64(&t.sticky_bytes) >= a.batch_size:
+                    return False
+        if partition >= count:
+            return False
+        p = (<Partition**>cyp_load_pointer(<void**>&t.partitions))[partition]
+        if cyp_load_pointer(<void**>&p.open) == NULL:
+            return False
+        if keyless and cyp_load_pointer(<void**>&p.node) == NULL:
+            return False
+        if timestamp < 0:
+            timestamp = self.clock.ticked_wall_ms()
+        cyp_spin_lock(&p.lock)
+        b = p.open
+        if b == NULL or b.size + bound > min(b.capacity, b.limit):
+            cyp_spin_unlock(&p.lock)
+            return False
+        if r.timestamp_ms < 0:
+            timestamp = dated(b, timestamp)
+        put(p, b, r, timestamp, out)
+        p.appended += 1
+        if keyless:
+            cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
+        cyp_spin_unlock(&p.lock)
+        return True
 
     cdef inline int _append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
@@ -281,15 +364,19 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t capacity
         cdef int64_t hint
         cdef int64_t least
-        cdef int64_t written
         cdef int64_t timestamp = r.timestamp_ms
-        cdef uint8_t* at
+        # Any other choice of a partition needs the accumulator's lock.
+        cdef bint alone = not force
         if partition < 0:
-            partition = place(a, self.clock, t, r)
-            t.sticky_bytes += bound - USUAL_SLACK
+            partition = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
+            if partition < 0:
+                partition = keyless_partition(a, self.clock, t)
+                cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
+                alone = alone and t.keyless == STICKY
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
+        stop_appends(a, p)
         b = p.last
         # The limit is also checked: the capacity is a power of two and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
@@ -344,24 +431,10 @@ cdef class RecordAccumulator(Incomplete):
             # Reading the exact clock would be a tenth of the cost of a record. Only the first record of a
             # batch has the exact time; ``dated`` makes sure that the next records are not older.
             timestamp = dated(b, self.clock.ticked_wall_ms())
-        at = b.data + b.size
-        written = put_record(
-            at, timestamp - b.base_timestamp, b.count,
-            r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
-        ) - at
-        b.size += written
-        if written > b.largest:
-            b.largest = written
-        if timestamp > b.max_timestamp:
-            b.max_timestamp = timestamp
-        out.delivery = b.delivery
-        out.index = b.count
-        out.timestamp_ms = timestamp
-        b.held -= 1
-        b.count += 1
-        b.delivery.count = b.count
-        p.records += 1
+        put(p, b, r, timestamp, out)
         a.records_appended += 1
+        if alone:
+            cyp_store_pointer(<void**>&p.open, b)
         return APPENDED
 
     cdef Batch* _new_batch(
@@ -550,6 +623,7 @@ cdef class RecordAccumulator(Incomplete):
             return True
         pthread_mutex_lock(&self.c.lock)
         if 0 <= partition < state.c.partition_count:
+            stop_appends(&self.c, state.c.partitions[partition])
             last = state.c.partitions[partition].last
         opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
@@ -575,7 +649,7 @@ cdef class RecordAccumulator(Incomplete):
                 b = self.c.oldest
                 while b != NULL:
                     if b.partition.topic == t:
-                        count += b.count
+                        count += cyp_peek32(&b.count)
                     b = b.newer
                 r = t.first_parked
                 while r != NULL:
@@ -589,10 +663,15 @@ cdef class RecordAccumulator(Incomplete):
     def counters(self):
         """Counts of records, batches and bytes since the start, as a dict; ``metric_snapshot`` has more."""
         cdef const int64_t* total = self.c.meters.all.total
+        cdef int64_t appended
+        with nogil:
+            pthread_mutex_lock(&self.c.lock)
+            appended = counted_appends(&self.c)
+            pthread_mutex_unlock(&self.c.lock)
         return {
             "records_sent": total[RECORDS_SENT],
             "records_failed": total[RECORDS_FAILED],
-            "records_appended": self.c.records_appended,
+            "records_appended": appended,
             "records_retried": total[RECORDS_RETRIED],
             "batches_sent": total[BATCHES_SENT],
             "batches_split": total[BATCHES_SPLIT],
@@ -621,6 +700,17 @@ cdef class RecordAccumulator(Incomplete):
         meters_turn(&self.c.meters, now)
         self.c.meters.all.total[which] += ns
         pthread_mutex_unlock(&self.c.lock)
+
+
+cdef int64_t counted_appends(Accumulator* a) noexcept nogil:
+    """Records that were ever appended. The lock is held."""
+    cdef Topic* t = a.topics
+    cdef int32_t i
+    while t != NULL:
+        for i in range(t.partition_room):
+            stop_appends(a, t.partitions[i])
+        t = t.next
+    return a.records_appended
 
 
 # The functions that the compression thread calls. That thread ends before the accumulator is freed.

@@ -2,7 +2,8 @@
 
 Ownership: the accumulator owns nodes, topics and partitions as long as it lives. A batch has one owner at a
 time: its partition's queue, an in-flight request, or the thread that seals it.
-``Accumulator.lock`` guards everything here unless a field's comment says otherwise.
+``Accumulator.lock`` guards everything here unless a field's comment says otherwise. Lock order: it comes
+before ``Partition.lock``.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -114,6 +115,12 @@ cdef struct Partition:
     int8_t gap_moves          # the records behind the absent batch get different sequences
     int8_t recovering         # a batch was re-enqueued, or the leader changed: in-flight requests end first
     int16_t producer_epoch
+    int32_t lock              # a spin lock, see `open`
+    # The batch that records are appended to under `lock` alone; NULL: an append takes the accumulator's lock.
+    # Changed with both held. While it is not NULL, `lock` guards what an append changes: in the batch size,
+    # largest, max_timestamp, clock_ms, held and count, here `records` and `appended`.
+    Batch* open
+    int64_t appended          # records appended under `lock` alone since `open` was set
 
 cdef struct PartitionList:
     Partition* first
@@ -159,7 +166,8 @@ cdef struct Topic:
     const char* name          # UTF-8, not terminated
     int32_t name_size
     uint8_t id[16]            # zero if the broker reported none
-    Partition** partitions
+    # The next two are also read without the lock: the array has room for the count before the count grows.
+    Partition** partitions    # an array that was outgrown is kept as long as the topic: see widen
     int32_t partition_count   # 0: no metadata yet
     int32_t partition_room
     int32_t designating       # partition count that only parked records see while they are moved
@@ -167,8 +175,9 @@ cdef struct Topic:
     int32_t available_count
     int32_t key_hash          # number of the rule that hashes keys
     int32_t keyless           # a Keyless: the policy for records without a key
+    # Without the lock, the next two are hints.
     int32_t sticky            # the current partition of keyless records; -1: none chosen
-    int64_t sticky_bytes      # bytes appended to that partition since it was chosen
+    int64_t sticky_bytes      # bytes of keyless records since that partition was chosen
     int64_t batch_limit       # maximum batch size after a batch was refused as too large; 0: none
     int64_t probe_at_ns       # from this time on the next batch may be a probe
     int64_t probe_wait_ns     # delay before the next probe
@@ -251,5 +260,5 @@ cdef struct Accumulator:
     Topic* topics
     int64_t topics_made
     CompletionList* completions
-    int64_t records_appended
+    int64_t records_appended  # without those that Partition.appended still counts
     Meters meters

@@ -54,6 +54,31 @@ static inline void cyp_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, _
 static inline int64_t cyp_peek64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline void cyp_change64(int64_t *p, int64_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
 
+static inline int32_t cyp_peek32(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline void cyp_change32(int32_t *p, int32_t by) { __atomic_store_n(p, *p + by, __ATOMIC_RELAXED); }
+static inline void cyp_note32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+static inline void cyp_note64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+/* A pointer that one thread publishes, with everything that it points to, for threads that take no lock. */
+static inline void *cyp_load_pointer(void *const *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void cyp_store_pointer(void **p, void *v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+/* A lock for a few instructions that rarely meets another thread: one atomic operation, where a mutex needs two
+ * and a call for each. A thread that waits sleeps in the end, since the thread that holds the lock may have lost
+ * its CPU, to a waiting thread of a higher priority. */
+static inline void cyp_spin_wait(int32_t *lock) {
+    struct timespec moment = {0, 20000};
+    int i;
+    for (i = 1; __atomic_load_n(lock, __ATOMIC_RELAXED) || __atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE); i++) {
+        if (i % 100 == 0) sched_yield();
+        if (i % 1000 == 0) nanosleep(&moment, NULL);
+    }
+}
+static inline void cyp_spin_lock(int32_t *lock) {
+    if (__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)) cyp_spin_wait(lock);
+}
+static inline void cyp_spin_unlock(int32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
+
 static inline int64_t cyp_monotonic_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

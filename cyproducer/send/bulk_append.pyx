@@ -24,11 +24,12 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.accumulator.builtin_partitioner cimport STICKY, place
-from cyproducer.accumulator.ready_partitions cimport note_work
+from cyproducer.accumulator.ready_partitions cimport note_work, stop_appends
 from cyproducer.futures.bulk_segments cimport note
 from cyproducer.accumulator.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.base.sync cimport (
     SIGNAL_SLICE_NS,
+    cyp_change64,
     cyp_give_way,
     cyp_load32,
     cyp_lock_queued,
@@ -226,10 +227,11 @@ cdef int append_ready(
         if from_.chosen:
             if partition < 0:
                 partition = place(a, acc.clock, t, r)
-            t.sticky_bytes += bound - USUAL_SLACK
+                cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
+        stop_appends(a, p)
         b = p.last
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
             at = b.data + b.size
@@ -329,6 +331,7 @@ cdef int append_plain(
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
+        stop_appends(a, p)
         b = p.last
         taken = bound - USUAL_SLACK
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
@@ -347,7 +350,7 @@ cdef int append_plain(
             s.row += 1
         bytes_left -= taken
         if s.partition < 0:
-            t.sticky_bytes += taken
+            cyp_change64(&t.sticky_bytes, taken)
     return APPENDED
 
 

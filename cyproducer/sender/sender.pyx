@@ -35,7 +35,15 @@ from cyproducer.accumulator.parked_records cimport (
     next_parked_deadline,
     waiting_topics,
 )
-from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, hurry, refresh, withdraw
+from cyproducer.accumulator.ready_partitions cimport (
+    drain,
+    expire_linger,
+    has_work,
+    hurry,
+    refresh,
+    stop_appends,
+    withdraw,
+)
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.accumulator.sequences cimport forget_gap, refresh_all, set_identity
 from cyproducer.accumulator.structures cimport (
@@ -73,6 +81,7 @@ from cyproducer.base.sync cimport (
     cyp_ms_ns,
     cyp_mutex_init,
     cyp_peek64,
+    cyp_note32,
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
@@ -703,6 +712,7 @@ cdef class Sender:
                 b = p.first
                 if b != NULL and b.state == OPEN:
                     # Seals it, so that no append can fill it: the appending thread would start compressing.
+                    stop_appends(&self.accumulator.c, p)
                     b.state = SEALED
                 pthread_mutex_unlock(&self.accumulator.c.lock)
                 if b == NULL:
@@ -866,7 +876,7 @@ cdef class Sender:
         a.adds_partitions = 1
         a.wrote = 0
         self.failed_before = a.meters.all.total[RECORDS_FAILED]
-        a.refusing = a.closed
+        cyp_note32(&a.refusing, a.closed)
         pthread_mutex_unlock(&a.lock)
 
     def open_transaction(self, bint adds_partitions, int highest_produce):
@@ -890,7 +900,7 @@ cdef class Sender:
         if not a.closed:
             self.accumulator.refusal = error
         pthread_mutex_lock(&a.lock)
-        a.refusing = 1
+        cyp_note32(&a.refusing, 1)
         # Threads in await_parking() stop waiting.
         broadcast(&a.progress)
         pthread_mutex_unlock(&a.lock)
