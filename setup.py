@@ -5,6 +5,7 @@ What a machine lacks for that is said in one sentence, before anything is compil
 Sets the compiler directives of all modules; no module sets its own. ``CYPRODUCER_DEBUG=1`` builds with
 assertions and line tracing, without optimisation. ``CYPRODUCER_SANITIZE=address,undefined`` adds the
 compiler's sanitizers, which abort the process at the first finding; ``tests/fuzz`` runs such a build.
+``CYPRODUCER_FREE_THREADED=1`` declares that the extensions need no GIL, which is experimental.
 ``CYPRODUCER_DEV=1`` builds without optimisation and debug symbols, for short compile times.
 ``CYPRODUCER_ONLY="a.pyx b.pyx"`` builds only these: looking for changes in all takes a second.
 """
@@ -27,11 +28,13 @@ from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
+FREE_THREADED = os.environ.get("CYPRODUCER_FREE_THREADED", "") not in ("", "0")
 ROOT = Path(__file__).parent
 
-# Without freethreading_compatible: futures and the lists of them rely on the GIL. A free-threaded Python then
-# enables the GIL on import, with a warning.
 COMPILER_DIRECTIVES = {
+    # docs/design.md names the lock or the rule of each structure that threads share. Without the directive a
+    # free-threaded Python enables the GIL on import, with a warning.
+    "freethreading_compatible": FREE_THREADED,
     "language_level": "3",
     "boundscheck": DEBUG,
     "wraparound": False,
@@ -191,16 +194,18 @@ def description() -> str:
     return text
 
 
-with one_at_a_time():
-    setup(
-        long_description=description(),
-        long_description_content_type="text/markdown",
-        options={
-            # Compiling the extensions in parallel takes half the time.
-            "build_ext": {"parallel": os.cpu_count() or 1},
-            # A wheel must not take object files that were compiled without optimisation.
-            "build": {"build_base": "build/dev" if DEV else "build"},
-        },
-        cmdclass={"build": Build, "build_ext": BuildExtensions},
-        ext_modules=extensions(),
-    )
+# Where multiprocessing does not fork (Python 3.14), the processes that cythonize load this file again.
+if __name__ != "__mp_main__":
+    with one_at_a_time():
+        setup(
+            long_description=description(),
+            long_description_content_type="text/markdown",
+            options={
+                # Compiling the extensions in parallel takes half the time.
+                "build_ext": {"parallel": os.cpu_count() or 1},
+                # A wheel must not take object files that were compiled without optimisation.
+                "build": {"build_base": "build/dev" if DEV else "build"},
+            },
+            cmdclass={"build": Build, "build_ext": BuildExtensions},
+            ext_modules=extensions(),
+        )
