@@ -5,7 +5,7 @@ from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partit
 
 cdef class TopicInfo:
     cdef Topic c
-    cdef int32_t pins         # bulk calls that use it now: a pinned topic is not forgotten. The GIL guards it
+    cdef int32_t pins         # bulk calls that use it now: a pinned topic is not forgotten
     cdef readonly str name
     cdef bytes utf8               # the memory of c.name
 

@@ -46,7 +46,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef int32_t key_hash           # of new topics: number of the rule that hashes keys
     cdef int32_t keyless            # of new topics: a Keyless
     cdef object unplaced            # None, or the error of the last parked record that was not appended
-    cdef public object refusal      # None, or the reason why no more records are accepted
+    cdef object _refusal            # see `refusal`; its critical section is the accumulator's
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 
     cdef TopicInfo topic(self, str name)

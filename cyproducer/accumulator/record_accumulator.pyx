@@ -518,6 +518,18 @@ cdef class RecordAccumulator(Incomplete):
         b.capacity = capacity
         return True
 
+    @property
+    def refusal(self):
+        """None, or the reason why no more records are accepted."""
+        with cython.critical_section(self):
+            refusal = self._refusal
+        return refusal
+
+    @refusal.setter
+    def refusal(self, value):
+        with cython.critical_section(self):
+            self._refusal = value
+
     def why_refused(self, str closed_text not None):
         """The error for a record that is not accepted; ``closed_text`` is for a closed producer."""
         refusal = self.refusal

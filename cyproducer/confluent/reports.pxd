@@ -34,12 +34,13 @@ cdef class ProducePath:
     cdef readonly ReportQueue _queue
     cdef object default_callback  # for records that have none of their own
     cdef int64_t most             # records that may be without a report; 0: any number
+    # Changed atomically by any thread.
     cdef int64_t accepted         # records since the queue was created
     cdef int64_t promised         # those of them with a callback
     cdef int64_t reports          # callbacks that have not run
     cdef bint only_errors
     cdef bint only_reports        # poll() reports only deliveries
-    cdef bint moving              # a thread moves messages into the queue's `due`
+    cdef int32_t moving           # atomic: a thread moves messages into the queue's `due`
     cdef object __weakref__
 
     cdef bint any_due(self) noexcept

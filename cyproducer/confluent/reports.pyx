@@ -20,9 +20,12 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from cyproducer.base.forks cimport process
 from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_SENT
 from cyproducer.base.sync cimport (
+    cyp_add64,
     cyp_cond_wait_until,
     cyp_load64,
     cyp_monotonic_ns,
+    cyp_store32,
+    cyp_swap32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -36,6 +39,7 @@ from cyproducer.futures.delivery cimport (
     delivery_unref,
     list_callback,
     take_callbacks,
+    delivery_of,
 )
 
 from cyproducer import errors
@@ -82,14 +86,15 @@ cdef class Message:
     cdef int settle(self, RecordFuture future, int64_t due_ns, ReportQueue queue) except -1:
         """Fills in the outcome. ``due_ns`` is the time at which it became known."""
         cdef int state = future._state()
-        cdef Delivery* d = future.delivery
+        cdef int32_t index
+        cdef Delivery* d = delivery_of(future, &index)
         cdef object cause
         self._partition = d.partition
         self._timestamp_ms = future.timestamp_ms
         self._timestamp_type = TIMESTAMP_CREATE_TIME
         if state == ACKNOWLEDGED:
             if d.base_offset >= 0:
-                self._offset = d.base_offset + future.index
+                self._offset = d.base_offset + index
             if d.log_append_ms >= 0:
                 self._timestamp_ms = d.log_append_ms
                 self._timestamp_type = TIMESTAMP_LOG_APPEND_TIME
@@ -97,10 +102,11 @@ cdef class Message:
             return 0
         cause = future._error()
         # All records of a batch share one exception.
-        if cause is not queue.last_cause:
-            queue.last_error = error_of(cause)
-            queue.last_cause = cause
-        self._error = queue.last_error
+        with cython.critical_section(queue):
+            if cause is not queue.last_cause:
+                queue.last_error = error_of(cause)
+                queue.last_cause = cause
+            self._error = queue.last_error
         return 0
 
     def topic(self):
@@ -247,7 +253,7 @@ cdef class ProducePath:
         self.accepted = 0
         self.promised = 0
         self.reports = 0
-        self.moving = False
+        self.moving = 0
 
     def _path(self):
         """The underlying producer; None if it is closed or was never created."""
@@ -288,6 +294,7 @@ cdef class ProducePath:
     cdef int _produce(self, topic, value, key, partition, callback, timestamp, headers) except -1:
         cdef RecordFuture future
         cdef Message message = None
+        cdef int32_t index
         cdef object place = None
         cdef object when = None
         if self.path is None:
@@ -315,7 +322,7 @@ cdef class ProducePath:
             raise self.refused((topic, error))
         if future.delivery == NULL:
             raise self.refused((topic, future._error()))
-        self.accepted += 1
+        cyp_add64(&self.accepted, 1)
         if callback is None:
             return 0
         message = Message.__new__(Message)
@@ -329,11 +336,11 @@ cdef class ProducePath:
         message._latency_us = -1
         message.callback = callback
         message.began_ns = cyp_monotonic_ns()
-        self.promised += 1
-        self.reports += 1
+        cyp_add64(&self.promised, 1)
+        cyp_add64(&self.reports, 1)
         future.callbacks = message
         while future._state() == PENDING:
-            if list_callback(future.delivery, future):
+            if list_callback(delivery_of(future, &index), future):
                 return 0
         # The outcome was already known, so no completion will run this callback.
         future.callbacks = None
@@ -439,7 +446,7 @@ cdef class ProducePath:
                 message = <Message>due.popleft()
             except IndexError:
                 break
-            self.reports -= 1
+            cyp_add64(&self.reports, -1)
             served += 1
             callback = message.callback
             message.callback = None
@@ -457,7 +464,7 @@ cdef class ProducePath:
         due = self._queue.due
         while due:
             message = <Message>due.popleft()
-            self.reports -= 1
+            cyp_add64(&self.reports, -1)
             resolved += 1
             future = message.callback
             message.callback = None
@@ -488,14 +495,13 @@ cdef class ProducePath:
 
     def _move(self):
         """Moves all messages of completed batches into ``due``, in order: one thread at a time."""
-        if self.moving:
+        if cyp_swap32(&self.moving, 1):
             return
-        self.moving = True
         try:
             while self._queue.run_next(0.0):
                 pass
         finally:
-            self.moving = False
+            cyp_store32(&self.moving, 0)
 
     def _wait(self, double seconds):
         """Waits until a batch is complete or until ``seconds`` have passed; does not handle signals."""

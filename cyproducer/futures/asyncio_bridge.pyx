@@ -14,7 +14,9 @@ import weakref
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from cpython.weakref cimport PyWeakref_GetRef
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int32_t, uintptr_t
+
+cimport cython
 
 from cyproducer.base.forks import in_child
 from cyproducer.base.named_tuples cimport new_named, set_field
@@ -28,6 +30,7 @@ from cyproducer.futures.delivery cimport (
     Delivery,
     RecordFuture,
     as_int,
+    delivery_of,
     delivery_ref,
     delivery_unref,
     fresh,
@@ -59,17 +62,26 @@ cdef object inboxes = weakref.WeakKeyDictionary()
 
 
 cdef LoopInbox inbox_of(object loop):
-    cdef LoopInbox inbox = inboxes.get(loop)
+    cdef LoopInbox inbox
+    # Two loops may be new at once.
+    with cython.critical_section(inboxes):
+        inbox = inboxes.get(loop)
+        if inbox is None:
+            inbox = new_inbox(loop)
+    return inbox
+
+
+cdef LoopInbox new_inbox(object loop):
     cdef LoopInbox abandoned
-    if inbox is None:
-        # Futures refer to their loop: those that a closed loop left pending would keep it alive.
-        for other in list(inboxes):
-            if other.is_closed():
-                abandoned = inboxes.pop(other)
-                abandoned.close()
-                abandoned.groups.clear()
-        inbox = LoopInbox(loop)
-        inboxes[loop] = inbox
+    cdef LoopInbox inbox
+    # Futures refer to their loop: those that a closed loop left pending would keep it alive.
+    for other in list(inboxes):
+        if other.is_closed():
+            abandoned = inboxes.pop(other)
+            abandoned.close()
+            abandoned.groups.clear()
+    inbox = LoopInbox(loop)
+    inboxes[loop] = inbox
     return inbox
 
 
@@ -221,9 +233,12 @@ cdef class LoopOutcomes:
         cdef Group first
         cdef Group group
         cdef uintptr_t key
+        cdef Delivery* d
+        cdef int32_t index
         cdef int announced
         while record._state() == PENDING:
-            key = <uintptr_t>record.delivery
+            d = delivery_of(record, &index)
+            key = <uintptr_t>d
             first = self.inbox.groups.get(key)
             group = first
             while group is not None and group.outcomes is not self:
@@ -238,7 +253,7 @@ cdef class LoopOutcomes:
             group.other = first
             group.records = [record]
             group.futures = [future]
-            group.delivery = record.delivery
+            group.delivery = d
             delivery_ref(group.delivery)
             self.inbox.groups[key] = group
             if first is not None:
@@ -268,6 +283,7 @@ cdef class LoopOutcomes:
 
     cdef int _set(self, RecordFuture record, object future) except -1:
         cdef Delivery* d
+        cdef int32_t index
         cdef tuple made
         if record._state() == FAILED:
             future.set_exception(fresh(record._error()))
@@ -276,12 +292,12 @@ cdef class LoopOutcomes:
         elif self.kind is None:
             future.set_result(record._metadata())
         else:
-            d = record.delivery
+            d = delivery_of(record, &index)
             made = new_named(self.kind, 7)
             set_field(made, 0, record.topic)
             set_field(made, 1, d.partition)
             set_field(made, 2, place_of(record.topic, d.partition))
-            set_field(made, 3, d.base_offset + record.index if d.base_offset >= 0 else -1)
+            set_field(made, 3, d.base_offset + index if d.base_offset >= 0 else -1)
             set_field(made, 4, as_int(d.log_append_ms if d.log_append_ms >= 0 else record.timestamp_ms))
             set_field(made, 5, 1 if d.log_append_ms >= 0 else 0)
             set_field(made, 6, None)

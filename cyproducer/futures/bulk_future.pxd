@@ -1,3 +1,5 @@
+from libc.stdint cimport int32_t
+
 from cyproducer.futures.bulk_segments cimport Segments
 
 
@@ -6,8 +8,9 @@ cdef class BulkFuture:
     cdef readonly str topic
     cdef object callbacks          # None, or a list of (kind, function)
     cdef bint followed             # whether a batch will call _follow, or has called it
-    cdef object metadata           # once the outcome is known
-    cdef object error              # once it is known: None, or the exception
+    cdef int32_t learnt            # atomic: the next two are set, and do not change
+    cdef object metadata
+    cdef object error              # None, or the exception
     cdef bint _settled(self) except -1
     cdef object _learn(self)
     cdef object _add(self, int kind, object function)

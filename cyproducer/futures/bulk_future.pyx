@@ -30,7 +30,7 @@ from cyproducer.futures.delivery cimport (
     wait_slice,
 )
 from cyproducer.futures.bulk_segments cimport Sizes
-from cyproducer.base.sync cimport cyp_monotonic_ns
+from cyproducer.base.sync cimport cyp_load32, cyp_monotonic_ns, cyp_store32
 from cyproducer.records.arrow cimport export_rows, export_schema
 
 from cyproducer.base.removed_attribute import Missing, without_missing
@@ -133,9 +133,11 @@ cdef class BulkMetadata:
 
     def rows(self):
         """The ``RowOffsets``, created by the first call: 12 bytes per row."""
-        if self._rows is None:
-            self._rows = RowOffsets(*self._segments.offsets())
-        return self._rows
+        with cython.critical_section(self):
+            if self._rows is None:
+                self._rows = RowOffsets(*self._segments.offsets())
+            rows = self._rows
+        return rows
 
     def __reduce__(self):
         return BulkMetadata, (self.topic, self.ranges, self.rows())
@@ -192,12 +194,18 @@ cdef class BulkFuture:
     cdef object _learn(self):
         """Creates the metadata and the error from the outcome, which must be known; returns the error."""
         cdef BulkMetadata metadata
-        if self.metadata is None:
+        cdef object error = None
+        if not cyp_load32(&self.learnt):
             metadata = BulkMetadata(self.topic, self.segments.ranges(), None)
             metadata._segments = self.segments
             if metadata.count < self.segments.rows:
-                self.error = failure(self.topic, self.segments, metadata)
-            self.metadata = metadata
+                error = failure(self.topic, self.segments, metadata)
+            # Two threads may get here. Both are stored once, and do not change.
+            with cython.critical_section(self):
+                if not self.learnt:
+                    self.error = error
+                    self.metadata = metadata
+                    cyp_store32(&self.learnt, 1)
         return self.error
 
     # Queries
@@ -321,20 +329,23 @@ cdef class BulkFuture:
     cdef object _add(self, int kind, object function):
         cdef int32_t index
         cdef bint others
+        cdef bint followed
         cdef Delivery* d = self.segments.first_pending(&index)
         if d != NULL:
             try:
                 refuse_foreign(d, self)
             finally:
                 delivery_unref(d)
-        if self.callbacks is None:
-            self.callbacks = []
         # As in RecordFuture._add.
-        others = len(self.callbacks) > 0
-        self.callbacks.append((kind, function))
-        if self.followed and (others or not self._settled()):
+        with cython.critical_section(self):
+            if self.callbacks is None:
+                self.callbacks = []
+            others = len(self.callbacks) > 0
+            self.callbacks.append((kind, function))
+            followed = self.followed
+            self.followed = True
+        if followed and (others or not self._settled()):
             return self
-        self.followed = True
         self._follow(None)
         return self
 
@@ -364,7 +375,7 @@ cdef class BulkFuture:
         if self.callbacks:
             error = self._learn()
             outcome = self.metadata if error is None else fresh(error)
-            run_callbacks(self.callbacks, error is None, outcome, self.topic)
+            run_callbacks(self, self.callbacks, error is None, outcome, self.topic)
         return None
 
     def as_concurrent(self):

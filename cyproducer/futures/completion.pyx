@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t
 
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.greenlets cimport after_slice, broadcast, slice_end, wait_on
-from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
+from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_of, delivery_unref, take_callbacks
 from cyproducer.base.sync cimport (
     cyp_add32,
     cyp_add64,
@@ -66,13 +66,17 @@ cdef class CompletionQueue:
     cdef void lend(self, object owner, DriveFunction drive):
         """Lets threads that wait for a record run the sender's loop of ``owner``, until ``take_back``."""
         self.lent = owner
+        pthread_mutex_lock(&self.entries.lock)
         self.entries.drive_context = <void*>owner
         self.entries.drive = drive
+        pthread_mutex_unlock(&self.entries.lock)
 
     cdef void take_back(self):
         """Reverses ``lend``."""
+        pthread_mutex_lock(&self.entries.lock)
         self.entries.drive = NULL
         self.entries.drive_context = NULL
+        pthread_mutex_unlock(&self.entries.lock)
         self.lent = None
 
     def ensure_started(self):
@@ -312,16 +316,20 @@ cdef list in_order(list futures):
     """The futures of one batch, sorted by their records: callbacks run in that order."""
     cdef RecordFuture future
     cdef int32_t last = -1
+    cdef int32_t index
     cdef bint sorted_already = True
     for future in futures:
         # A record that was parked gets its index here.
-        future._state()
-        sorted_already = sorted_already and future.index > last
-        last = future.index
+        index = _place_in_batch(future)
+        sorted_already = sorted_already and index > last
+        last = index
     if not sorted_already:
         futures.sort(key=_place_in_batch)
     return futures
 
 
-def _place_in_batch(RecordFuture future):
-    return future.index
+cpdef int32_t _place_in_batch(RecordFuture future) noexcept:
+    cdef int32_t index
+    future._state()
+    delivery_of(future, &index)
+    return index

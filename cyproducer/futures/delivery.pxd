@@ -65,13 +65,15 @@ cdef struct CompletionList:
     int32_t foreign       # in a forked child: the records are the parent's, and do not complete here
     int32_t wake_fd       # 8 bytes are written to it when the queue is no longer empty; -1: none
     void* owner           # the CompletionQueue this is part of, borrowed
-    DriveFunction drive   # NULL if no sender thread runs; set and read under the GIL
-    void* drive_context   # a Python object that the CompletionQueue keeps alive
+    DriveFunction drive   # NULL if no sender thread runs
+    void* drive_context   # a Python object that the CompletionQueue keeps alive while `drive` is set
 
 
 cdef class RecordFuture:
-    cdef Delivery* delivery       # NULL only if the record was refused before it had a batch
-    cdef int32_t index            # the record's index in its batch
+    # NULL only if the record was refused before it had a batch. The next two are those of the batch that the
+    # record is in, with a GIL; without one, those of its first batch: read them with `delivery_of`.
+    cdef Delivery* delivery
+    cdef int32_t index            # the record's index in that batch
     cdef int32_t key_size         # bytes, -1 for None; the same for the next two
     cdef int32_t value_size
     cdef int32_t header_size
@@ -90,6 +92,7 @@ cdef class RecordFuture:
     cdef object _outcome(self, bint succeeded)
 
 
+cdef Delivery* delivery_of(RecordFuture future, int32_t* index) noexcept
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil
 cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil

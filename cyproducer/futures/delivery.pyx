@@ -41,6 +41,7 @@ from cyproducer.futures.invoke_callback cimport (
 )
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.forks cimport own_process
+from cyproducer.base.free_threading cimport FREE_THREADED
 from cyproducer.base.greenlets cimport after_slice, in_greenlet, slice_end
 from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.base.sync cimport (
@@ -76,7 +77,8 @@ cdef extern from "<unistd.h>" nogil:
 
 log = logging.getLogger("cyproducer")
 
-# The last place, and the last timestamp, that metadata was made for. The GIL guards them.
+# The last place, and the last timestamp, that metadata was made for. The GIL guards them: without one they
+# are not used.
 cdef tuple last_place = (None, None)
 cdef int32_t last_partition = -1
 cdef object last_timestamp = -1
@@ -135,6 +137,23 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
         free(d.forward)
     announcements_free(d.announcements)
     free(d)
+
+
+cdef Delivery* delivery_of(RecordFuture future, int32_t* index) noexcept:
+    """The delivery that holds the record now, and the record's index there; call ``future._state()`` first.
+
+    With a GIL, ``_state`` has moved the future to that delivery. Without one, another thread may be reading
+    the future, which therefore stays where it was: its first delivery keeps those alive that follow it.
+    """
+    cdef Delivery* d = future.delivery
+    cdef Forward* target
+    index[0] = future.index
+    if FREE_THREADED and d != NULL:
+        while cyp_load32(&d.state) == FORWARDED:
+            target = &d.forward[index[0]]
+            d = target.to
+            index[0] = target.index
+    return d
 
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
@@ -200,13 +219,19 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
     The waiting thread sends and receives itself if no other thread does: this saves two thread wake-ups.
     """
-    cdef DriveFunction drive = d.queue.drive
-    cdef void* context = d.queue.drive_context
-    cdef object _kept
+    cdef DriveFunction drive
+    cdef void* context
+    cdef object _kept = None
     cdef bint drove = False
+    # Together, and with the reference: take_back() may run on another thread.
+    pthread_mutex_lock(&d.queue.lock)
+    drive = d.queue.drive
+    context = d.queue.drive_context
     if drive != NULL:
         # Without this reference, the sender could be destroyed meanwhile.
         _kept = <object>context
+    pthread_mutex_unlock(&d.queue.lock)
+    if drive != NULL:
         try:
             with nogil:
                 drove = drive(context, &d.state, until)
@@ -296,6 +321,8 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef RecordFuture future
     cdef Announcement* announcements
+    cdef Delivery* target
+    cdef int32_t index
     cdef void* at
     pthread_mutex_lock(lock)
     at = d.first_callback
@@ -316,10 +343,11 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
         # listed.
         at = next_listed(future)
         future._state()
-        lock = lock_of(future.delivery)
-        cyp_add32(&future.delivery.interested, 1)
+        target = delivery_of(future, &index)
+        lock = lock_of(target)
+        cyp_add32(&target.interested, 1)
         pthread_mutex_lock(lock)
-        enlist(future.delivery, future)
+        enlist(target, future)
         pthread_mutex_unlock(lock)
 
 
@@ -386,11 +414,15 @@ cdef void unlock_forwards() noexcept nogil:
 cdef object place_of(object topic, int32_t partition):
     """A ``TopicPartition``. Records of a batch share one if their outcomes are read one after the other."""
     global last_place, last_partition
-    cdef tuple place = last_place
-    if last_partition != partition or PyTuple_GET_ITEM(place, 0) != <PyObject*>topic:
-        place = new_named(place_kind, 2)
-        set_field(place, 0, topic)
-        set_field(place, 1, partition)
+    cdef tuple place
+    if not FREE_THREADED:
+        place = last_place
+        if last_partition == partition and PyTuple_GET_ITEM(place, 0) == <PyObject*>topic:
+            return place
+    place = new_named(place_kind, 2)
+    set_field(place, 0, topic)
+    set_field(place, 1, partition)
+    if not FREE_THREADED:
         last_place = place
         last_partition = partition
     return place
@@ -399,6 +431,8 @@ cdef object place_of(object topic, int32_t partition):
 cdef object as_int(int64_t timestamp_ms):
     """The timestamp as an int. Adjacent records often have the same timestamp, and share one int."""
     global last_timestamp, last_timestamp_ms
+    if FREE_THREADED:
+        return timestamp_ms
     if timestamp_ms != last_timestamp_ms:
         last_timestamp = timestamp_ms
         last_timestamp_ms = timestamp_ms
@@ -497,8 +531,11 @@ cdef class RecordFuture:
         cdef Delivery* old
         cdef Forward* target
         cdef int state
+        cdef int32_t index
         if self.delivery == NULL:
             return FAILED
+        if FREE_THREADED:
+            return cyp_load32(&delivery_of(self, &index).state)
         state = cyp_load32(&self.delivery.state)
         while state == FORWARDED:
             pthread_mutex_lock(&forward_lock)
@@ -516,17 +553,18 @@ cdef class RecordFuture:
         return state
 
     cdef object _error(self):
-        if self.delivery == NULL:
+        cdef int32_t index
+        cdef Delivery* d = delivery_of(self, &index)
+        if d == NULL:
             return self.refusal
-        if self.delivery.error == NULL:
-            return None
-        return <object>self.delivery.error
+        return None if d.error == NULL else <object>d.error
 
     cdef object _metadata(self):
-        cdef Delivery* d = self.delivery
+        cdef int32_t index
+        cdef Delivery* d = delivery_of(self, &index)
         cdef object place = place_of(self.topic, d.partition)
         return record_metadata(
-            d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
+            d, place, index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
         )
 
     # Queries
@@ -534,8 +572,11 @@ cdef class RecordFuture:
     @property
     def partition(self):
         """The record's partition; None if it is not chosen yet, or the record was refused before that."""
+        cdef int32_t index
+        cdef Delivery* d
         self._state()
-        return self.delivery.partition if self.delivery != NULL and self.delivery.partition >= 0 else None
+        d = delivery_of(self, &index)
+        return d.partition if d != NULL and d.partition >= 0 else None
 
     @property
     def is_done(self):
@@ -584,6 +625,7 @@ cdef class RecordFuture:
         that is negative or NaN.
         """
         cdef int64_t deadline = deadline_in("timeout", timeout)
+        cdef int32_t index
         cdef int state = self._state()
         if state == PENDING:
             self._refuse_wait("get()")
@@ -591,7 +633,7 @@ cdef class RecordFuture:
             if state == PENDING:
                 raise KafkaTimeoutError(
                     f"a record for topic {self.topic!r} was not acknowledged within {timeout} s; "
-                    f"it stays accepted and may still be delivered{why_pending(self.delivery)}"
+                    f"it stays accepted and may still be delivered{why_pending(delivery_of(self, &index))}"
                 )
         if state == ACKNOWLEDGED:
             return self._metadata()
@@ -602,16 +644,18 @@ cdef class RecordFuture:
 
     def _refuse_wait(self, str what not None):
         """Raises ``IllegalStateError`` if waiting for this record would never end, or would block others."""
+        cdef int32_t index
         if self._state() == PENDING:
-            refuse_wait(self.delivery, what, self)
+            refuse_wait(delivery_of(self, &index), what, self)
 
     cdef int _refuse_foreign(self) except -1:
         return refuse_foreign(self.delivery, self)
 
     cdef int _wait(self, int64_t deadline) except -1:
+        cdef int32_t index
         cdef int state = self._state()
         while state == PENDING:
-            wait_slice(self.delivery, deadline)
+            wait_slice(delivery_of(self, &index), deadline)
             state = self._state()
             if state == PENDING:
                 if cyp_monotonic_ns() >= deadline:
@@ -651,25 +695,28 @@ cdef class RecordFuture:
 
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
-        cdef bint others
+        cdef int32_t index
+        cdef bint others = False
+        cdef bint stored = False
         cdef object before
         cdef object after
         if self._state() == PENDING:
             self._refuse_foreign()
-        while True:
-            before = self.callbacks
-            # If there are other callbacks, the callback thread runs this one after them: flush() would not
-            # wait for a callback that runs here.
-            others = any_callbacks(before)
-            after = with_callback(before, kind, function)
-            # An allocation may run the garbage collector, and so other threads: the callback thread may have
-            # taken a single callback meanwhile. Storing `after` would add that callback again, and it would
-            # run twice.
-            if self.callbacks is before:
-                self.callbacks = after
-                break
+        # With a GIL, an allocation may run the garbage collector, and so other threads: the callback thread
+        # may have taken a single callback meanwhile. Storing `after` would add that callback again, and it
+        # would run twice. Without a GIL, the critical section keeps _run_callbacks out.
+        while not stored:
+            with cython.critical_section(self):
+                before = self.callbacks
+                # If there are other callbacks, the callback thread runs this one after them: flush() would
+                # not wait for a callback that runs here.
+                others = any_callbacks(before)
+                after = with_callback(before, kind, function)
+                stored = self.callbacks is before
+                if stored:
+                    self.callbacks = after
         while self._state() == PENDING:
-            d = self.delivery
+            d = delivery_of(self, &index)
             if self.listed == NULL and not list_callback(d, self):
                 continue
             if not d.queue.started:
@@ -680,16 +727,19 @@ cdef class RecordFuture:
         return self
 
     cdef object _run_callbacks(self):
-        cdef object callbacks = self.callbacks
+        cdef object callbacks
         cdef bint succeeded
         cdef int kind = ON_SUCCESS
+        with cython.critical_section(self):
+            callbacks = self.callbacks
+            if type(callbacks) is not list:
+                self.callbacks = None
         if not any_callbacks(callbacks):
             return None
         succeeded = self._state() == ACKNOWLEDGED
         if type(callbacks) is list:
-            run_callbacks(callbacks, succeeded, self._outcome(succeeded), self.topic)
+            run_callbacks(self, callbacks, succeeded, self._outcome(succeeded), self.topic)
             return None
-        self.callbacks = None
         if type(callbacks) is tuple:
             kind, callbacks = <tuple>callbacks
         if kind & (ON_SUCCESS if succeeded else ON_FAILURE):

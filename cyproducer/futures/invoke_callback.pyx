@@ -13,6 +13,8 @@ callable.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 
+cimport cython
+
 import logging
 
 cdef extern from *:
@@ -54,13 +56,18 @@ cdef bint any_callbacks(object callbacks):
     return callbacks is not None and (type(callbacks) is not list or len(callbacks) > 0)
 
 
-cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic):
-    """Calls the callbacks that match the outcome, in order; logs the exceptions that they raise."""
-    while callbacks:
-        try:
-            kind, function = callbacks.pop(0)
-        except IndexError:
+cdef object run_callbacks(object future, list callbacks, bint succeeded, object outcome, object topic):
+    """Calls the callbacks that match the outcome, in order; logs the exceptions that they raise.
+
+    ``future``: has the callbacks. Its critical section guards the list where there is no GIL.
+    """
+    cdef object next_one
+    while True:
+        with cython.critical_section(future):
+            next_one = callbacks.pop(0) if callbacks else None
+        if next_one is None:
             break
+        kind, function = next_one
         if kind & (ON_SUCCESS if succeeded else ON_FAILURE):
             run_callback(function, outcome, topic)
     return None

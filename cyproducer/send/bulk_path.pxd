@@ -19,6 +19,7 @@ cdef class BulkPath(SendPath):
         object timestamp_ms,
     )
     cdef BulkFuture _send_extended_rows(self, ExtendedRows rows)
+    cdef bint _pin(self, TopicInfo state, int32_t change) noexcept
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given)
     cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given)
     cdef int _check(self, TopicInfo state, RowSource source, int32_t partitions, bint given) except -1

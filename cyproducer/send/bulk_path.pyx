@@ -208,13 +208,23 @@ cdef class BulkPath(SendPath):
 
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given):
         """Calls ``_send_rows`` with the topic pinned, so that it is not forgotten meanwhile."""
-        if state.c.gone:
+        while not self._pin(state, 1):
             state = self._topic(state.name)
-        state.pins += 1
         try:
             return self._send_rows(state, source, given)
         finally:
-            state.pins -= 1
+            self._pin(state, -1)
+
+    cdef bint _pin(self, TopicInfo state, int32_t change) noexcept:
+        """Changes how many calls use a topic; False if it is forgotten."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef bint there
+        pthread_mutex_lock(&acc.c.lock)
+        there = not state.c.gone
+        if there:
+            state.pins += change
+        pthread_mutex_unlock(&acc.c.lock)
+        return there
 
     cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given):
         cdef Segments segments = Segments.__new__(Segments)

@@ -11,6 +11,9 @@ from cpython.long cimport PyLong_CheckExact
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t
 
+cimport cython
+
+from cyproducer.base.free_threading cimport FREE_THREADED
 from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.futures.delivery cimport RecordFuture
 from cyproducer.futures.invoke_callback cimport ON_BOTH
@@ -109,14 +112,15 @@ cdef class Extensions:
 
     cdef int follow(self, RecordFuture future, object topic, object partition) except -1:
         """Registers the interceptors for the outcome of a future."""
-        cdef Acknowledgement followed = self.last_followed
+        cdef Acknowledgement followed = None if FREE_THREADED else self.last_followed
         # Does not hold the record itself: its value would stay in memory until the callback runs.
         if followed is None or followed.topic is not topic or followed.partition is not partition:
             followed = Acknowledgement.__new__(Acknowledgement)
             followed.extensions = self.on_acknowledgements
             followed.topic = topic
             followed.partition = partition
-            self.last_followed = followed
+            if not FREE_THREADED:
+                self.last_followed = followed
         future._add(ON_BOTH, followed)
         return 0
 
@@ -130,7 +134,8 @@ cdef class Extensions:
         cdef TopicPartitions known
         if not PyUnicode_CheckExact(topic):
             return None
-        known = self.topics.get(topic)
+        with cython.critical_section(self):
+            known = self.topics.get(topic)
         return known if known is not None and known.view is self.client.view else None
 
     cdef bint knows(self, object topic) except -1:
@@ -147,10 +152,11 @@ cdef class Extensions:
             self.custom.checked(None, topic, view)
         if known.everything == list(range(len(known.everything))):
             known.count = <int32_t>len(known.everything)
-        if self.view is not view:
-            self.topics = {}
-            self.view = view
-        self.topics[topic] = known
+        with cython.critical_section(self):
+            if self.view is not view:
+                self.topics = {}
+                self.view = view
+            self.topics[topic] = known
         return known
 
     cdef object ask(

@@ -7,14 +7,15 @@ from cyproducer.futures.delivery cimport Delivery, RecordFuture
 from cyproducer.accumulator.structures cimport RecordView
 from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.base.forks cimport borrowing
+from cyproducer.base.free_threading cimport FREE_THREADED
 
 
 cdef class SendPath:
     cdef RecordAccumulator accumulator
     # The topic of the last send(): most programs send many records in a row to one topic. Borrowed: the
-    # accumulator keeps topics alive until one is forgotten. A counted reference, stored by two threads at
-    # once without a GIL, would corrupt the reference count.
+    # accumulator keeps topics alive until one is forgotten. Only with a GIL; else see LastTopic.
     cdef void* last_topic
+    cdef int64_t number             # of this path in this process: an address may be used again
     cdef int64_t borrowed           # `borrowing` when last_topic was set
     cdef int64_t process            # the process that the accumulator belongs to
     cdef bint plain                 # the user configured no serializer, interceptor or partitioner
@@ -35,6 +36,8 @@ cdef class SendPath:
                                   object partition, object timestamp_ms, bint blocks,
                                   int* stage)
     cdef bint _opens_batch(self, object topic, object value, object headers, object partition) except -1
+    cdef RecordFuture _send_again(self, object topic, object value, object key, object partition)
+    cdef int _remember(self, object name, TopicInfo state) except -1
     cdef TopicInfo _topic(self, object name)
     cdef int _append(
         self, TopicInfo state, int32_t partition, const RecordView* r, Appended* out, Ticket ticket,
@@ -49,9 +52,20 @@ cdef class SendPath:
     cdef object _too_large(self, TopicInfo state, const RecordView* r)
 
 
+# Without a GIL: the topic of a thread's last send(). Each thread has one, in its dict of thread state, and
+# only that thread uses it. So two threads that send share no reference count.
+cdef class LastTopic:
+    cdef int64_t number             # of the SendPath
+    cdef int64_t borrowed           # `borrowing` when the topic was looked up
+    cdef object name                # as the caller passed it
+    cdef TopicInfo state
+
+
 cdef inline TopicInfo topic_of(SendPath path, object name):
     """The topic of that name; skips the lookup if it is the topic of the last call."""
     cdef void* last = path.last_topic
+    if FREE_THREADED:
+        return path._topic(name)
     if (
         last != NULL
         and path.borrowed == borrowing

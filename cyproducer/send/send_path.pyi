@@ -15,6 +15,10 @@ from cyproducer.structs import ProducerRecord
 _K = TypeVar("_K", contravariant=True, default=Any)
 _V = TypeVar("_V", contravariant=True, default=Any)
 
+@disjoint_base
+class LastTopic:
+    """See ``send_path.pxd``."""
+
 class WouldBlock(Exception):
     """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
     (too many records already wait for it), "partition" (the metadata must be refreshed), or "topic" (a custom

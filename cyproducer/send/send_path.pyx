@@ -5,7 +5,9 @@ own calling serializers, interceptors and custom partitioners (``extensions``) o
 calling thread, with the GIL, which is released only while waiting.
 """
 
-from cpython.long cimport PyLong_Check
+from cpython.bytes cimport PyBytes_CheckExact
+from cpython.long cimport PyLong_Check, PyLong_CheckExact
+from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free
@@ -25,6 +27,7 @@ from cyproducer.accumulator.parked_records cimport await_parking, may_park, park
 from cyproducer.base.forks cimport borrowing, own_process, process
 from cyproducer.base.greenlets cimport after_slice, slice_end
 from cyproducer.base.sync cimport (
+    cyp_add64,
     cyp_after,
     cyp_load64,
     cyp_monotonic_ns,
@@ -40,6 +43,7 @@ from cyproducer.records.borrowed cimport Held, HeaderBytes, append_headers, hold
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport put_varint
 
+import sys
 from collections.abc import Mapping
 from types import GenericAlias
 
@@ -57,6 +61,27 @@ cdef extern from "<Python.h>":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 cdef uint8_t NO_HEADERS = 0
+cdef int64_t paths = 0        # that were ever opened
+
+cdef extern from *:
+    """
+    #include "thread_local.h"
+    static CYP_THREAD_LOCAL void *cyp_own_last = NULL;
+    """
+    void* own_last "cyp_own_last"     # the calling thread's LastTopic, borrowed from its dict of thread state
+
+cdef extern from "<Python.h>":
+    PyObject* PyThreadState_GetDict()
+
+
+cdef class LastTopic:
+    """See ``send_path.pxd``."""
+
+    def __dealloc__(self):
+        # The thread's Python state ends, on this thread. It may get another one.
+        global own_last
+        if own_last == <void*>self:
+            own_last = NULL
 
 
 cdef int32_t wanted_partition(object partition) except -1:
@@ -111,6 +136,11 @@ class WouldBlock(Exception):
         self.arguments = None
 
 
+cdef object interned(object name):
+    """The name for a new topic. Without a GIL an interned one, which is immortal: futures refer to it."""
+    return sys.intern(name) if FREE_THREADED else name
+
+
 cdef class SendPath:
     """The base class of ``KafkaProducer`` that implements ``send()``. Thread-safe."""
 
@@ -138,6 +168,7 @@ cdef class SendPath:
         self.plain = extensions is None and on_refused is None
         self.last_topic = NULL
         self.process = process
+        self.number = cyp_add64(&paths, 1)
 
     def _reopen(self):
         """In a forked child: calls ``_open_path`` again. Subclasses override this."""
@@ -430,14 +461,97 @@ cdef class SendPath:
             name = PyUnicode_FromObject(name)
             state = self.accumulator.topics.get(name)
         if state is None:
-            state = self.accumulator.topic(legal_topic(name))
+            state = self.accumulator.topic(interned(legal_topic(name)))
+        if FREE_THREADED:
+            self._remember(name, state)
+            return state
         self.last_topic = <void*>state
         self.borrowed = borrowing
         return state
 
+    cdef int _remember(self, object name, TopicInfo state) except -1:
+        """Stores the topic of this thread's last ``send()``. Only without a GIL."""
+        global own_last
+        cdef LastTopic last
+        if own_last == NULL:
+            last = LastTopic.__new__(LastTopic)
+            (<dict><object>PyThreadState_GetDict())["cyproducer.send.LastTopic"] = last
+        else:
+            last = <LastTopic>own_last
+        # Invalid first: releasing what it had may run code of the caller, which may send.
+        last.number = -1
+        last.name = name
+        last.state = state
+        last.borrowed = borrowing
+        last.number = self.number
+        own_last = <void*>last
+        return 0
+
+    cdef RecordFuture _send_again(self, object topic, object value, object key, object partition):
+        """``send()`` to the topic of this thread's last call, without a reference count or a lock that other
+        threads use; None if that is not possible. Only without a GIL.
+
+        Between finding the topic and the append no code of the caller runs: it could send to another topic.
+        """
+        cdef void* last = own_last
+        cdef void* state
+        cdef void* accumulator = <void*>self.accumulator
+        cdef CompletionList* due
+        cdef RecordView r
+        cdef Appended out
+        cdef Held held_key
+        cdef Held held_value
+        cdef RecordFuture future
+        cdef int32_t wanted = -1
+        if (
+            last == NULL
+            or (<LastTopic>last).number != self.number
+            or (<LastTopic>last).borrowed != borrowing
+            or <void*>(<LastTopic>last).name != <void*>topic
+        ):
+            return None
+        if value is None and key is None:
+            return None
+        if value is not None and not PyBytes_CheckExact(value):
+            return None
+        if key is not None and not PyBytes_CheckExact(key):
+            return None
+        if partition is not None:
+            if not PyLong_CheckExact(partition):
+                return None
+            wanted = wanted_partition(partition)
+        hold(value, &held_value, "value")
+        hold(key, &held_key, "key")
+        r.headers = &NO_HEADERS
+        r.headers_size = 1
+        r.timestamp_ms = -1
+        r.key = held_key.data
+        r.key_size = held_key.size
+        r.value = held_value.data
+        r.value_size = held_value.size
+        if record_bound(r.key_size, r.value_size, 1) + BATCH_HEADER > self.max_request_size:
+            return None
+        due = (<RecordAccumulator>accumulator).c.completions
+        if cyp_load64(&due.backlog) >= due.most:
+            return None
+        state = <void*>(<LastTopic>last).state
+        out.sealing = NULL
+        out.wake = False
+        if not (<RecordAccumulator>accumulator)._append_open(&(<TopicInfo>state).c, wanted, &r, &out):
+            return None
+        future = RecordFuture.__new__(RecordFuture)
+        future.delivery = out.delivery
+        future.index = out.index
+        future.topic = (<TopicInfo>state).name
+        future.key_size = <int32_t>r.key_size
+        future.value_size = <int32_t>r.value_size
+        future.header_size = -1
+        future.timestamp_ms = out.timestamp_ms
+        return future
+
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms, Ticket ticket, bint blocks):
-        cdef TopicInfo state = topic_of(self, topic)
+        cdef TopicInfo state
         cdef RecordView r
         cdef Held held_key
         cdef Held held_value
@@ -446,6 +560,11 @@ cdef class SendPath:
         cdef HeaderBytes encoded
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
+        if FREE_THREADED and not headers and timestamp_ms is None and ticket is None:
+            future = self._send_again(topic, value, key, partition)
+            if future is not None:
+                return future
+        state = topic_of(self, topic)
         if value is None and key is None and not self.may_be_empty:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
         r.headers = &NO_HEADERS
