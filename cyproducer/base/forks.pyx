@@ -19,7 +19,9 @@ state as after ``os.fork()``.
 import os
 
 from cyproducer.base.sync cimport (
+    cyp_load32,
     cyp_mutex_init,
+    cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_t,
     pthread_mutex_unlock,
@@ -38,7 +40,7 @@ cdef enum:
     RENEWING = 2          # a thread is calling the functions
 
 cdef pthread_mutex_t claim_lock       # guards the step from NOTED to RENEWING
-cdef unsigned long renewer            # the ident of the thread that made that step
+cdef unsigned long renewer            # the ident of the thread that made that step, under `claim_lock`
 cdef list renewals = []
 borrowing = 1
 cyp_mutex_init(&claim_lock)
@@ -57,7 +59,7 @@ cdef int renew_all() except -1:
     """Calls the functions, or waits while another thread does."""
     global fork_noted, renewer
     cdef bint mine
-    while fork_noted:
+    while cyp_load32(&fork_noted):
         pthread_mutex_lock(&claim_lock)
         mine = fork_noted == NOTED
         if mine:
@@ -70,9 +72,10 @@ cdef int renew_all() except -1:
                     renew()
             except BaseException:
                 # Ctrl-C, for example. The next call begins again.
-                fork_noted = NOTED
+                cyp_store32(&fork_noted, NOTED)
                 raise
-            fork_noted = 0
+            # Whoever reads this sees everything renewed.
+            cyp_store32(&fork_noted, 0)
         elif renewer == PyThread_get_thread_ident():
             # The caller is one of the functions, or a finalizer that runs meanwhile.
             return 0

@@ -30,7 +30,9 @@ cdef class ReportQueue(CompletionQueue):
 
 
 cdef class ProducePath:
-    cdef SendPath path            # None: closed, or never opened
+    # None until the constructor sets it, and kept when the producer is closed: threads in produce() use it.
+    cdef SendPath path
+    cdef int32_t shut             # atomic: closed
     cdef readonly ReportQueue _queue
     cdef object default_callback  # for records that have none of their own
     cdef int64_t most             # records that may be without a report; 0: any number
@@ -43,6 +45,7 @@ cdef class ProducePath:
     cdef int32_t moving           # atomic: a thread moves messages into the queue's `due`
     cdef object __weakref__
 
+    cdef bint is_open(self) noexcept
     cdef bint any_due(self) noexcept
     cdef int64_t unreported(self) noexcept
     cdef int _produce(

@@ -6,8 +6,8 @@ never waits.
 
 The sender thread adds completed batches to the queue, as for any producer. There is no callback thread: the
 thread in ``poll()`` or ``flush()`` moves the messages of these batches into ``due``, and runs the callbacks
-from there. So an exception in a callback leaves the later ones for the next call. Everything here runs with
-the GIL held, which guards all fields.
+from there. So an exception in a callback leaves the later ones for the next call. Numbers that several
+threads change are atomic; other fields are set by the constructor.
 """
 
 from collections import deque
@@ -22,6 +22,7 @@ from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_SENT
 from cyproducer.base.sync cimport (
     cyp_add64,
     cyp_cond_wait_until,
+    cyp_load32,
     cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
@@ -246,6 +247,7 @@ cdef class ProducePath:
         self.default_callback = on_delivery
         self.only_errors = only_errors
         self.most = most
+        cyp_store32(&self.shut, 0)
 
     def _use_queue(self, ReportQueue queue not None):
         """Starts with an empty queue: in the constructor, and on first use in a forked child."""
@@ -257,10 +259,13 @@ cdef class ProducePath:
 
     def _path(self):
         """The underlying producer; None if it is closed or was never created."""
-        return self.path
+        return self.path if self.is_open() else None
 
     def _shut(self):
-        self.path = None
+        cyp_store32(&self.shut, 1)
+
+    cdef bint is_open(self) noexcept:
+        return self.path is not None and not cyp_load32(&self.shut)
 
     def produce(
         self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0,
@@ -297,7 +302,7 @@ cdef class ProducePath:
         cdef int32_t index
         cdef object place = None
         cdef object when = None
-        if self.path is None:
+        if not self.is_open():
             raise RuntimeError("Producer has been closed")
         if callback is None:
             callback = self.default_callback
@@ -417,7 +422,7 @@ cdef class ProducePath:
         """Returns the number of records queued, in flight, or waiting for ``poll()`` to report them."""
         cdef const int64_t* total
         cdef int64_t waiting
-        if self.path is None or self._queue is None or self.path.process != process:
+        if not self.is_open() or self._queue is None or self.path.process != process:
             return 0
         if self.promised == self.accepted:
             return self.reports
@@ -485,7 +490,7 @@ cdef class ProducePath:
         raised this error.
         """
         # Applications call it with 0 for every record: usually there is nothing to do.
-        if self.only_reports and self.path is not None and self.path.process == process and timeout == 0:
+        if self.only_reports and self.is_open() and self.path.process == process and timeout == 0:
             return self._serve() if self.any_due() else 0
         return self._poll(timeout)
 

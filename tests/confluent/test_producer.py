@@ -587,6 +587,20 @@ def test_a_producer_whose_constructor_was_not_called_is_closed() -> None:
         producer.produce("orders", b"1")
 
 
+def test_a_producer_may_be_closed_while_produce_reads_its_arguments(make: Make) -> None:
+    """Another thread may close it at any moment. Here ``produce()`` itself calls the code that does."""
+    producer = make({})
+
+    class Closing(dict[str, bytes]):
+        def items(self) -> Any:
+            producer.close()
+            return super().items()
+
+    with pytest.raises(RuntimeError, match="Producer has been closed"):
+        producer.produce("orders", b"1", headers=Closing(a=b"b"))
+    assert producer._path() is None
+
+
 def test_a_producer_is_collected_with_its_engine(cluster: ScriptedCluster) -> None:
     gc.disable()
     try:
