@@ -1,0 +1,89 @@
+"""Threads append to a partition's open batch under its own lock, until ``stop_appends`` ends that."""
+
+import threading
+
+import pytest
+
+from cyproducer.errors import KafkaTimeoutError
+from tools.harness.rig import Rig
+
+
+def fill(rig: Rig, *values: bytes) -> None:
+    """Sends records to partition 0. From the second on, ``send()`` does not take the accumulator's mutex."""
+    for value in values:
+        rig.send("t", value, partition=0)
+
+
+def test_records_are_counted_once_wherever_they_were_appended() -> None:
+    with Rig({"t": [1]}, linger_ms=1000) as rig:
+        fill(rig, b"1", b"2", b"3")
+        assert [rig.accumulator.counters()["records_appended"] for _ in range(2)] == [3, 3]
+        fill(rig, b"4", b"5")
+        assert rig.accumulator.counters()["records_appended"] == 5
+
+
+def test_a_batch_in_a_request_gets_no_more_records() -> None:
+    with Rig({"t": [1]}) as rig:
+        fill(rig, b"1", b"2")
+        (first,) = rig.requests()
+        fill(rig, b"3", b"4")
+        rig.answer(first)
+        (second,) = rig.requests()
+        rig.answer(second)
+        assert (first.values(), second.values()) == ([b"1", b"2"], [b"3", b"4"])
+
+
+def test_a_batch_that_failed_of_age_gets_no_more_records() -> None:
+    with Rig({"t": [1]}, auto_connect=False, delivery_timeout_ms=1000) as rig:
+        fill(rig, b"1", b"2")
+        rig.advance_ms(1001)
+        rig.step()
+        fill(rig, b"3", b"4")
+        rig.connect(1)
+        (request,) = rig.requests()
+        rig.answer(request)
+        assert request.values() == [b"3", b"4"]
+
+
+def test_a_purged_batch_gets_no_more_records() -> None:
+    with Rig({"t": [1]}, linger_ms=1000) as rig:
+        fill(rig, b"1", b"2")
+        assert not rig.sender.purge(True, False, KafkaTimeoutError("purged"))
+        fill(rig, b"3", b"4")
+        rig.advance_ms(1001)
+        (request,) = rig.requests()
+        rig.answer(request)
+        assert request.values() == [b"3", b"4"]
+
+
+def test_a_batch_of_a_removed_partition_gets_no_more_records() -> None:
+    with Rig({"t": [1]}, linger_ms=1000) as rig:
+        fill(rig, b"1", b"2")
+        assert not rig.sender.fail_beyond("t", 0)
+        # The partition is back with the next metadata.
+        fill(rig, b"3", b"4")
+        rig.advance_ms(1001)
+        (request,) = rig.requests()
+        rig.answer(request)
+        assert request.values() == [b"3", b"4"]
+
+
+@pytest.mark.slow
+def test_records_of_threads_that_fill_batches_while_they_are_drained_arrive_in_order() -> None:
+    count, threads = 20_000, 3
+    with Rig({"t": [1]}, batch_size=1024, buffer_memory=64 << 20) as rig:
+
+        def run(number: int) -> None:
+            for i in range(count):
+                rig.send("t", b"%d %d" % (number, i), partition=0)
+
+        senders = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+        for sender in senders:
+            sender.start()
+        while any(sender.is_alive() for sender in senders) or rig.accumulator.incomplete_batches:
+            for request in rig.requests():
+                rig.answer(request)
+        arrived = [value.split() for value in rig.values("t") if value is not None]
+        assert rig.accumulator.counters()["records_appended"] == count * threads
+    for number in range(threads):
+        assert [int(i) for thread, i in arrived if int(thread) == number] == list(range(count))
