@@ -8,7 +8,7 @@ DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak exactly-once spark-exactly-once brokers nightly perf languages gate clean
+.PHONY: help dev t demo demo-spark docs plots test test-all fresh simulate lint fuzz mutants soak stress-threads exactly-once spark-exactly-once brokers nightly perf languages gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -57,6 +57,9 @@ mutants: $(TOX_VENV)/stamp  ## mutation testing: breaks lines, reports undetecte
 
 soak: $(VENV)/$(if $(findstring --secured,$(SOAK)),perf-)stamp  ## 200 million records against a broker that fails all the time (some minutes); SOAK=--secured: with SASL_SSL
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)
+
+stress-threads: $(VENV)/stamp  ## random calls from many threads: each record once and in order; SECONDS=60 by default
+	@$(VENV)/bin/python -P tests/integration/stress_threads.py --seconds $(or $(SECONDS),60)
 
 exactly-once: $(VENV)/stamp  ## 200 kills of brokers and of processes that copy a topic (half an hour); EXACTLY_ONCE="--kills 20"
 	@$(VENV)/bin/python -P tests/integration/exactly_once.py $(EXACTLY_ONCE)

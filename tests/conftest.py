@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import sysconfig
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -32,12 +33,18 @@ settings.load_profile(os.environ.get("CYPRODUCER_HYPOTHESIS", "full"))
 
 
 class _NoWheels(MetaPathFinder):
-    """Skips tests that import a package of the group `test` that has no wheel for this Python."""
+    """Skips tests that import a package of the group `test` that has no wheel for this Python.
+
+    A marker says so of a version. None can say it of free-threaded Pythons: there, what is missing has none.
+    """
 
     def __init__(self) -> None:
         groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
         wanted = [Requirement(line) for line in groups["test"] if isinstance(line, str)]
-        excluded = [each.name for each in wanted if each.marker and not each.marker.evaluate()]
+        free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+        excluded = [
+            each.name for each in wanted if free_threaded or (each.marker and not each.marker.evaluate())
+        ]
         modules = [name.replace("-", "_") for name in excluded]
         # Somebody may have compiled it.
         self.modules = {module for module in modules if find_spec(module) is None}

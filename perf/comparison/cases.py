@@ -858,12 +858,15 @@ SCALE = Case(
     "restart. Topics have 3 partitions. *In turn*: send().get() to one new topic after the other; *at once*: "
     "send() to all. While leaders move, the metadata of all partitions is refreshed each second, and all "
     "leaders have moved. The CPU of a wait is what this process used meanwhile: the wait on a machine "
-    "without other work.",
+    "without other work. Two threads send to a partition each.",
     (
         *(topics_contest(topics, way) for way in ("in turn", "at once") for topics in TOPIC_COUNTS),
         Contest("memory, 100,000 topics", own("scale.topic_memory", topics=100_000), (), "none"),
         Contest("objects, 100,000 topics", own("scale.topic_objects", topics=100_000), (), "none"),
         *(contest for each in MOVES for contest in moves_contests(*each)),
+        Contest(
+            "two threads that send", own("scale.send_in_threads", threads=2, records=300_000), (), "none"
+        ),
         Contest("1,000 producers", own("scale.producers", threads=1_000, records=20_000), (), "none"),
         Contest(
             "restart of 1,000 brokers",
@@ -886,6 +889,9 @@ SCALE = Case(
         Column("threads", "threads each", 0),
         Column("descriptors", "descriptors each", 0),
         Column("record_us", "CPU us per record", 1),
+        Column("rate_ratio", "rate over one thread", 2),
+        Column("python_ratio", "in pure Python", 2),
+        Column("cpu_ratio", "CPU over one thread", 2),
         Column("lost", "lost", 0),
         Column("disorder", "out of order", 0),
     ),

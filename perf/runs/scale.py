@@ -11,6 +11,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 
 from cyproducer import KafkaProducer, RecordFuture
 from perf import null_broker
@@ -30,6 +31,8 @@ SHORTEST_GAP_S = 0.001
 """Shorter gaps between two looks at the clock are no pauses."""
 DOWN_MS = 300
 """For how long each broker of a rolling restart is down."""
+ROUNDS = 5
+"""How often one thread and several are compared."""
 BETWEEN_S = 0.02
 """The time between the restarts of two brokers."""
 
@@ -198,6 +201,63 @@ def _while_leaders_move(args: Args, once: Callable[[KafkaProducer], None]) -> Fi
         moving.join()
         refreshes = broker.report().requests["metadata"] - asked
     return {"refreshes": refreshes, "moves": moves, "refresh_cpu_ms": measured.cpu / refreshes * 1e3}
+
+
+def send_in_threads(args: Args) -> Figures:
+    """Measures the rate of threads that send to partitions of their own, over that of one thread.
+
+    ``rate_ratio`` is what they gain until all records are acknowledged, ``python_ratio`` what they gain in
+    Python code that shares nothing: with a GIL both are about 1. ``cpu_ratio`` is the CPU of a record over
+    that of one thread: what is above 1 is waiting for locks and for memory that cores share, whatever else
+    the machine does. Each thread sends ``records``; the figures are medians of ``ROUNDS`` rounds.
+    """
+    value = b"x" * args.size
+    with (
+        _broker(3, args.threads) as broker,
+        _producer(broker, linger_ms=5, buffer_memory=256 << 20) as own,
+    ):
+        for partition in range(args.threads):
+            own.send(args.topic, value, partition=partition).get(WARM_UP_S)
+
+        def fill(number: int) -> None:
+            send, topic = own.send, args.topic
+            for _ in range(args.records):
+                send(topic, value, partition=number)
+
+        def compute(number: int) -> None:
+            total = 0
+            for i in range(args.records):
+                total += i ^ number
+
+        pairs, python_pairs = [], []
+        for _ in range(ROUNDS):
+            python_pairs.append(_pair(compute, args.threads))
+            pairs.append(_pair(fill, args.threads, lambda: own.flush(FLUSH_S)))
+    count = args.threads
+    return {
+        "rate_ratio": median(count * one.wall / several.wall for one, several in pairs),
+        "python_ratio": median(count * one.wall / several.wall for one, several in python_pairs),
+        "cpu_ratio": median(several.cpu / count / one.cpu for one, several in pairs),
+        "record_us": median(several.cpu / count / args.records for _, several in pairs) * 1e6,
+    }
+
+
+def _pair(
+    work: Callable[[int], None], count: int, after: Callable[[], object] = lambda: None
+) -> tuple[Measured, Measured]:
+    """Measures ``work`` in one thread, then in ``count`` threads. ``after`` is called by the caller's own
+    thread and belongs to both."""
+    found = []
+    for started in (1, count):
+        running = [threading.Thread(target=work, args=(number,)) for number in range(started)]
+        with Measured() as measured:
+            for thread in running:
+                thread.start()
+            for thread in running:
+                thread.join()
+            after()
+        found.append(measured)
+    return found[0], found[1]
 
 
 def producers(args: Args) -> Figures:
