@@ -11,11 +11,11 @@ milliseconds only for ``throttle_ms``.
 
 from libc.math cimport NAN
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
-from cyproducer.base.histogram cimport BUCKETS, Histogram, middle_of
+from cyproducer.base.histogram cimport BUCKETS, OCTAVE, OCTAVES, Histogram, middle_of
 from cyproducer.base.meters cimport (
     EXHAUSTED,
     HISTOGRAMS,
@@ -60,7 +60,8 @@ cdef class Reading:
     cdef int64_t totals[SUMS]
     cdef int64_t before[SUMS]         # the sums when the oldest window began
     cdef int64_t peaks[PEAKS]         # -1: none
-    cdef Histogram* times             # [2 * HISTOGRAMS]: now, and when the oldest window began; NULL: none
+    # [2 * HISTOGRAMS][BUCKETS]: the counts now, and those when the oldest window began; NULL: none.
+    cdef int64_t* times
     cdef int32_t first
     cdef int32_t end
     cdef int32_t first_peak
@@ -112,8 +113,8 @@ cdef class Reading:
         Nearest-rank method; never above the peak. NaN if there are no values.
         """
         cdef int which = self._timed(name)
-        cdef const int64_t* now = self.times[which].counts
-        cdef const int64_t* then = self.times[HISTOGRAMS + which].counts
+        cdef const int64_t* now = self.times + which * BUCKETS
+        cdef const int64_t* then = now + HISTOGRAMS * BUCKETS
         cdef int64_t count = 0
         cdef int64_t rank
         cdef int32_t i
@@ -134,9 +135,19 @@ cdef class Reading:
 
     def buckets(self, str name not None):
         """The histogram's buckets that are not empty, as (middle in nanoseconds, count since the start)."""
-        cdef const int64_t* now = self.times[self._timed(name)].counts
+        cdef const int64_t* now = self.times + self._timed(name) * BUCKETS
         cdef int32_t i
         return [(middle_of(i), now[i]) for i in range(BUCKETS) if now[i]]
+
+
+cdef void copy_times(int64_t* to, const Histogram* first) noexcept nogil:
+    """Copies the counts of HISTOGRAMS histograms to ``to``, which is zeroed."""
+    cdef int32_t i
+    cdef int32_t k
+    for i in range(HISTOGRAMS):
+        for k in range(OCTAVES):
+            if first[i].octaves[k] != NULL:
+                memcpy(to + i * BUCKETS + k * OCTAVE, first[i].octaves[k], OCTAVE * sizeof(int64_t))
 
 
 cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
@@ -167,11 +178,8 @@ cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
         + max(now - ms.began_ns - ms.window * ms.length_ns, <int64_t>1_000_000)
     ) / 1e9
     if r.times != NULL:
-        memcpy(r.times, ms.times, HISTOGRAMS * sizeof(Histogram))
-        memcpy(
-            r.times + HISTOGRAMS, ms.times_begun + (oldest % ms.samples) * HISTOGRAMS,
-            HISTOGRAMS * sizeof(Histogram),
-        )
+        copy_times(r.times, ms.times)
+        copy_times(r.times + HISTOGRAMS * BUCKETS, ms.times_begun + (oldest % ms.samples) * HISTOGRAMS)
 
 
 def read_producer(RecordAccumulator accumulator not None):
@@ -179,7 +187,7 @@ def read_producer(RecordAccumulator accumulator not None):
     cdef Reading r = Reading.__new__(Reading)
     cdef Meters* ms = &accumulator.c.meters
     cdef int64_t now = accumulator.clock.now_ns()
-    r.times = <Histogram*>malloc(2 * HISTOGRAMS * sizeof(Histogram))
+    r.times = <int64_t*>calloc(2 * HISTOGRAMS * BUCKETS, sizeof(int64_t))
     if r.times == NULL:
         raise MemoryError("no memory to read the metrics")
     pthread_mutex_lock(&accumulator.c.lock)

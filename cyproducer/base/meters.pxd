@@ -101,7 +101,7 @@ cdef struct Meters:
     int64_t answered_ns       # when the last request was answered or failed; its batches end at this time
     int32_t samples           # how many windows are kept
     Meter all
-    Histogram* times          # [HISTOGRAMS]; owned, as is the next
+    Histogram* times          # [HISTOGRAMS]; owned, as is the next, with their octaves
     Histogram* times_begun    # [samples * HISTOGRAMS]: the histograms when each window began
     const int64_t* exhausted  # the pool's own counts, which the pool guards
     const int64_t* memory_wait_ns

@@ -8,7 +8,7 @@ it, once per batch or request. Does not own the metrics' names and units (``obse
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cyproducer.base.histogram cimport count_time
+from cyproducer.base.histogram cimport OCTAVE, OCTAVES, count_time, counts_of, free_histograms
 from cyproducer.base.sync cimport cyp_after, cyp_load64
 
 
@@ -69,8 +69,8 @@ cdef int meters_init(
 
 cdef void meters_free(Meters* ms) noexcept nogil:
     meter_free(&ms.all)
-    free(ms.times)
-    free(ms.times_begun)
+    free_histograms(ms.times, HISTOGRAMS)
+    free_histograms(ms.times_begun, <int64_t>ms.samples * HISTOGRAMS)
 
 
 cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil:
@@ -91,6 +91,23 @@ cdef void take_pool(Meters* ms) noexcept nogil:
     ms.all.total[MEMORY_WAIT_NS] = cyp_load64(ms.memory_wait_ns)
 
 
+cdef void begin_times(Meters* ms, int64_t window) noexcept nogil:
+    """Copies the histograms as those at the beginning of a window.
+
+    Without memory for an octave the window has none: its percentiles then count all times since the start.
+    """
+    cdef Histogram* to = ms.times_begun + (window % ms.samples) * HISTOGRAMS
+    cdef int64_t* counts
+    cdef int32_t i
+    cdef int32_t k
+    for i in range(HISTOGRAMS):
+        for k in range(OCTAVES):
+            if ms.times[i].octaves[k] != NULL:
+                counts = counts_of(&to[i], k)
+                if counts != NULL:
+                    memcpy(counts, ms.times[i].octaves[k], OCTAVE * sizeof(int64_t))
+
+
 cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     """Begins the windows that have started since the last one; see ``meters_turn``."""
     cdef int64_t window
@@ -100,9 +117,7 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     ms.page = ms.window % ms.samples
     window = max(ms.all.window + 1, ms.window - ms.samples + 1)
     while window <= ms.window:
-        memcpy(
-            ms.times_begun + (window % ms.samples) * HISTOGRAMS, ms.times, HISTOGRAMS * sizeof(Histogram)
-        )
+        begin_times(ms, window)
         window += 1
     meter_roll(ms, &ms.all)
 

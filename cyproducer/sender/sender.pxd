@@ -12,6 +12,7 @@ from cyproducer.net.waker cimport Waker
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
+    FIRST_BATCHES = 64            # room for batches before a request has more
     MOST_BEFORE_READY = 65536     # bytes of a response before a connection is ready
     TRANSACTIONAL = 0x10          # attribute of a batch: it belongs to a transaction
     NO_CAP = 32767                # no limit on the version of Produce requests
@@ -50,8 +51,9 @@ cdef class Sender:
     cdef int transport_count
     cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
     cdef int64_t backoff_number
-    cdef Batch* drained[MOST_BATCHES]
-    cdef Outcome outcomes[MOST_BATCHES]
+    cdef int32_t room             # for batches in one request; never shrinks
+    cdef Batch** drained          # [room]; owned
+    cdef Outcome* outcomes        # [room], of a response; owned
     cdef int32_t standing_by      # the sender thread leaves the loop to threads that wait for a record
     cdef int32_t drives           # how often a waiting thread took over the loop and returned it
     cdef int64_t left_alone       # how often it stood by, and no thread waited for the record that was sent
@@ -60,6 +62,7 @@ cdef class Sender:
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int call_tick(self, int64_t now) except -1
+    cdef bint make_room(self, int32_t wanted) noexcept nogil
     cdef int fill(self, Transport* transport, int64_t now) except -1 nogil
     cdef int write(self, Transport* transport, int64_t now) except -1 nogil
     cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil

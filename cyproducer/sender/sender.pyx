@@ -141,6 +141,8 @@ cdef class Sender:
         cyp_mutex_init(&self.loop_lock)
         self.wake_read_fd = -1
         self.waker.fd = -1
+        if not self.make_room(FIRST_BATCHES):
+            raise MemoryError("no memory for a sender")
 
     def __init__(
         self,
@@ -187,6 +189,8 @@ cdef class Sender:
 
     def __dealloc__(self):
         free(self.transports)
+        free(self.drained)
+        free(self.outcomes)
         pthread_mutex_destroy(&self.loop_lock)
 
     def wake(self):
@@ -355,11 +359,33 @@ cdef class Sender:
 
     # Sending
 
+    cdef bint make_room(self, int32_t wanted) noexcept nogil:
+        """Makes room for ``wanted`` batches in a request, or for ``MOST_BATCHES``.
+
+        Returns False without memory; then the room is what it was.
+        """
+        cdef Batch** drained
+        cdef Outcome* outcomes
+        cdef int32_t room = FIRST_BATCHES
+        while room < min(wanted, MOST_BATCHES):
+            room *= 2
+        drained = <Batch**>realloc(self.drained, room * sizeof(Batch*))
+        if drained == NULL:
+            return False
+        self.drained = drained
+        outcomes = <Outcome*>realloc(self.outcomes, room * sizeof(Outcome))
+        if outcomes == NULL:
+            return False
+        self.outcomes = outcomes
+        self.room = room
+        return True
+
     cdef int fill(self, Transport* transport, int64_t now) except -1 nogil:
         """Encodes and writes requests while there are ready batches and the connection accepts requests."""
         cdef Request* r
         cdef Batch* b
         cdef int32_t count
+        cdef int32_t ready
         cdef int32_t i
         cdef int fd = transport.fd
         cdef Node* node = transport.node
@@ -371,10 +397,14 @@ cdef class Sender:
             and transport.unsent == 0
         ):
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
+            ready = node.sendable.count + node.gathering.count
+            if ready > self.room and self.room < MOST_BATCHES:
+                # Without memory the request has fewer batches.
+                self.make_room(ready)
             count = drain(
                 &self.accumulator.c, node,
                 self.far_request_size if is_far(node) else self.max_request_size,
-                self.drained, MOST_BATCHES, now,
+                self.drained, self.room, now,
             )
             pthread_mutex_unlock(&self.accumulator.c.lock)
             if count == 0:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from cyproducer import KafkaProducer
 from perf import null_broker
+from perf.footprint import heap_bytes
 from perf.null_broker import NullBroker
 from perf.runs import scale
 from perf.runs.measuring import Args
+from tools.harness.rig import Rig
 from tools.harness.until import until
 
 pytestmark = [
@@ -22,6 +26,33 @@ pytestmark = [
 
 def args(**given: Any) -> Args:
     return Args(bootstrap="", **given)
+
+
+MANY = 20
+"""Producers whose memory is averaged."""
+MOST_BYTES = 40_000
+"""What malloc may give to one: the arrays of a request of 1,024 batches and whole histograms took 169,000."""
+
+
+def test_a_producer_with_few_batches_takes_little_memory() -> None:
+    with ExitStack() as stack:
+
+        def one_more() -> None:
+            rig = stack.enter_context(Rig({"t": [1]}, sample_window_ms=100))
+            for _ in range(5):
+                future = rig.send("t", b"value")
+                (request,) = rig.requests()
+                rig.answer(request)
+                assert future.get(0).offset >= 0
+                rig.advance_ms(100)
+
+        one_more()
+        gc.collect()
+        before = heap_bytes()
+        for _ in range(MANY):
+            one_more()
+        gc.collect()
+        assert heap_bytes() - before < MANY * MOST_BYTES
 
 
 @pytest.mark.slow
