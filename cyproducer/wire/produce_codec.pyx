@@ -94,8 +94,11 @@ cdef Request* encode_produce(
     cdef uint8_t* slice_start
     if r == NULL:
         return NULL
-    if count > 1:
-        qsort(batches, count, sizeof(Batch*), by_topic_and_partition)
+    for i in range(1, count):
+        # Programs that go through their partitions in order have sorted them already.
+        if by_topic_and_partition(&batches[i - 1], &batches[i]) > 0:
+            qsort(batches, count, sizeof(Batch*), by_topic_and_partition)
+            break
     for i in range(count):
         t = batches[i].partition.topic
         if i == 0 or batches[i - 1].partition.topic != t:
