@@ -118,7 +118,11 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         self.config: ProducerConfig = ProducerConfig(options, **configs)
         # First, because they may raise, and no thread may be running then.
         interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
-        self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
+        self._partitioner = resolve_partitioner(
+            self.config.partitioner,
+            self.config.partitioner_ignore_keys,
+            self.config.partitioner_rack_aware,
+        )
         self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
         extras = (*interceptors, self.config.key_serializer, self.config.value_serializer)
         #: The objects that close() closes. Each is closed by the thread that pops it.

@@ -186,6 +186,17 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     0: off. Default: 0.
     """
 
+    partitioner_rack_aware: bool
+    """Send records without a key to partitions whose leader is in client_rack, while any is available
+    (KIP-1123). For partitioners that are sticky for such records, as the default one is. Default:
+    False.
+    """
+
+    client_rack: str | None
+    """The rack that the client is in, as in the brokers' broker.rack. Only partitioner_rack_aware uses it.
+    Default: None.
+    """
+
     partitioner_single_broker_ms: float
     """How long records without a key may stay on the partitions of one broker. 0: not at all. Default:
     30000.

@@ -9,6 +9,9 @@ fill. The next partition is drawn at random, weighted by queue length: the short
 a partition is drawn, so that a slow broker gets no more than it can handle (KIP-480, KIP-794). Up to
 ``CANDIDATES`` partitions are drawn and weighted when a choice is due, instead of updating a table of all
 partitions at each drain: the cost does not grow with the number of partitions.
+
+With ``partitioner_rack_aware`` (KIP-1123) it is drawn among the partitions whose leader is near, that is,
+in the client's rack; among all if there is none, or if no near broker is available.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -56,13 +59,17 @@ cdef inline bint answers(Accumulator* a, Partition* p, int64_t now) noexcept nog
 
 
 cdef int32_t random_partition(Accumulator* a, Topic* t) noexcept nogil:
+    if t.near_count > 0:
+        return t.available[below(a, t.near_count)]
     if t.available_count > 0:
         return t.available[below(a, t.available_count)]
     return below(a, t.partition_count)
 
 
-cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """Draws one of up to CANDIDATES available partitions: the shorter its queue, the more likely."""
+cdef int32_t weighed_among(Accumulator* a, Topic* t, int32_t count, int64_t now) noexcept nogil:
+    """Draws one of up to CANDIDATES of the first ``count`` available partitions: the shorter its queue, the
+    more likely. Returns -1 if no broker of the candidates is available.
+    """
     cdef int32_t drawn[CANDIDATES]
     cdef int32_t queued[CANDIDATES]
     cdef int32_t n = 0
@@ -70,10 +77,10 @@ cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept n
     cdef int32_t total = 0
     cdef int32_t i
     cdef int32_t index
-    cdef bint all_of_them = t.available_count <= CANDIDATES
+    cdef bint all_of_them = count <= CANDIDATES
     cdef Partition* p
-    for i in range(t.available_count if all_of_them else CANDIDATES):
-        index = t.available[i] if all_of_them else random_partition(a, t)
+    for i in range(count if all_of_them else CANDIDATES):
+        index = t.available[i if all_of_them else below(a, count)]
         p = t.partitions[index]
         if not answers(a, p, now):
             continue
@@ -83,7 +90,7 @@ cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept n
             longest = queued[n]
         n += 1
     if n == 0:
-        return random_partition(a, t)
+        return -1
     for i in range(n):
         total += longest + 1 - queued[i]
     index = below(a, total)
@@ -92,6 +99,16 @@ cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept n
         if index < 0:
             return drawn[i]
     return drawn[n - 1]
+
+
+cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
+    """Draws an available partition by its load: a near one, unless no near broker is available."""
+    cdef int32_t index = -1
+    if t.near_count > 0:
+        index = weighed_among(a, t, t.near_count, now)
+    if index < 0:
+        index = weighed_among(a, t, t.available_count, now)
+    return index if index >= 0 else random_partition(a, t)
 
 
 cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept nogil:

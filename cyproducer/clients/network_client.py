@@ -12,7 +12,7 @@ import logging
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cyproducer import errors
@@ -110,6 +110,8 @@ class NetworkClient:
         self._sender = sender
         self._clock = clock
         self._log = Log("cyproducer", config.client_id)
+        #: The rack whose partitions records without a key prefer; None: they prefer no rack.
+        self._rack: str | None = config.client_rack if config.partitioner_rack_aware else None
         self._metadata = ClusterMetadata(
             config.bootstrap_addresses,
             rng,
@@ -672,6 +674,8 @@ class NetworkClient:
             # A leader is only valid while its broker is listed: topics whose leader ids are unchanged are
             # also affected.
             names.extend(self._metadata.tracked_topics())
+        elif change.racks_changed and self._rack is not None:
+            names.extend(self._metadata.tracked_topics())
         self._unapplied.update(dict.fromkeys(names))
         for name, code in change.topic_errors.items():
             if code in FINAL_TOPIC_ERRORS:
@@ -718,15 +722,23 @@ class NetworkClient:
         count = self._metadata.partition_count(name)
         if not count:
             return
-        leaders = [self._metadata.leader(name, index) for index in range(count)]
+        known = [self._metadata.leader(name, index) for index in range(count)]
+        leaders = [-1 if node is None else node for node in known]
         topic_id = self._metadata.topic_id(name)
-        self._sender.apply_topic(name, topic_id or b"", [-1 if node is None else node for node in leaders])
+        self._sender.apply_topic(name, topic_id or b"", leaders, self._near(leaders))
         self._asked.discard(name)
         self._shrunk.discard(name)
         # Without topic ids, a smaller topic looks the same as a broker that has not yet learned about new
         # partitions. Then queued batches wait for their partition to reappear, or for delivery_timeout_ms.
         if topic_id is not None and self._sender.fail_beyond(name, count):
             self._shrunk.add(name)
+
+    def _near(self, leaders: Iterable[int]) -> frozenset[int]:
+        """Returns those of the brokers that are in the client's rack; none unless that matters."""
+        if self._rack is None:
+            return frozenset()
+        brokers = map(self._metadata.broker, set(leaders))
+        return frozenset(each.nodeId for each in brokers if each is not None and each.rack == self._rack)
 
     def _refuse_topic(self, name: str, error: Exception) -> None:
         """Handles a final error of a topic: fails its records and the waits for its metadata."""

@@ -15,6 +15,7 @@ An option's kind checks its value. The rules between options:
   raised to that value. If it is given, a smaller value is an error.
 - A compression level is within the range of the codec in use.
 - The protocol prefix of a bootstrap server, if any, equals security_protocol.
+- partitioner_rack_aware needs client_rack (KIP-1123).
 - default_api_timeout_ms, which has no effect, is at least request_timeout_ms, as in kafka-python.
 """
 
@@ -51,7 +52,6 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
     "enable.metrics.push": "client telemetry is not supported",
-    "partitioner.rack.aware": "choosing partitions by rack (KIP-1123, Kafka 4.4) is not supported",
 }
 
 # Java's options that name a class, and the classes whose work this client does without configuration.
@@ -180,6 +180,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
         _check_api_timeout(values)
+        _check_rack(values)
         for name in _REPLACEABLE_PARTS:
             if values[name] is not None:
                 _warn(
@@ -463,6 +464,15 @@ def _check_api_timeout(values: Mapping[str, Any]) -> None:
     if api is not None and api < request:
         raise KafkaConfigurationError(
             f"default_api_timeout_ms={api}: must be at least request_timeout_ms={request}"
+        )
+
+
+def _check_rack(values: Mapping[str, Any]) -> None:
+    # Racks that only brokers have would be compared with None: no leader would ever be preferred.
+    if values["partitioner_rack_aware"] and values["client_rack"] is None:
+        raise KafkaConfigurationError(
+            "partitioner_rack_aware=True: needs client_rack, the rack of this client as in the brokers' "
+            "broker.rack"
         )
 
 

@@ -186,6 +186,17 @@ class OptionTable:
         "Choose no partition whose broker has accepted no batch for this long although batches were waiting. "
         "0: off",
     )
+    partitioner_rack_aware = Option(
+        False,
+        kind.boolean(),
+        "Send records without a key to partitions whose leader is in client_rack, while any is available "
+        "(KIP-1123). For partitioners that are sticky for such records, as the default one is",
+    )
+    client_rack = Option(
+        None,
+        kind.optional(kind.text(), ""),
+        "The rack that the client is in, as in the brokers' broker.rack. Only partitioner_rack_aware uses it",
+    )
     partitioner_single_broker_ms = Option(
         30000,
         kind.milliseconds(),

@@ -76,7 +76,6 @@ FOR_CONSUMERS: Final = (
 _FOUND_OUT: Final = "brokers report their versions"
 _LINES: Final = "log lines are those of this package"
 _RETRIED: Final = "metadata is fetched again with a growing backoff"
-_RACK: Final = "choosing partitions by rack (KIP-1123, Kafka 4.4) is not supported"
 _OPENSSL: Final = "give an ssl_context"
 _OFF: Final = ("false", "0", "")
 
@@ -167,7 +166,6 @@ OTHER_NAMES: Final = {
     "broker.version.fallback": _nothing(_FOUND_OUT),
     "broker.address.family": _nothing("every address of a host is tried"),
     "broker.address.ttl": _nothing("a host is looked up for each round of attempts"),
-    "client.rack": _nothing(_RACK),
     "enable.metrics.push": _nothing("client telemetry is not supported"),
     "enable.random.seed": _nothing("random numbers are always seeded"),
     "internal.termination.signal": _nothing("no thread needs a signal to end"),

@@ -53,6 +53,8 @@ class MetadataChange(NamedTuple):
     brokers_removed: set[int]
     #: Brokers that now have another host or port.
     brokers_moved: set[int]
+    #: Brokers that now are in another rack.
+    racks_changed: set[int]
 
 
 class LastError(NamedTuple):
@@ -483,6 +485,8 @@ class ClusterMetadata:
                 change.brokers_added.add(node_id)
             elif (known.host, known.port) != (broker.host, broker.port):
                 change.brokers_moved.add(node_id)
+            if known is not None and known.rack != broker.rack:
+                change.racks_changed.add(node_id)
         change.brokers_removed.update(self._brokers.keys() - brokers.keys())
         self._brokers = brokers
         self.cluster_id = response.cluster_id
@@ -534,4 +538,4 @@ class ClusterMetadata:
 
 
 def _nothing_changed() -> MetadataChange:
-    return MetadataChange([], [], [], {}, set(), set(), set())
+    return MetadataChange([], [], [], {}, set(), set(), set(), set())

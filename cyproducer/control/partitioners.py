@@ -167,14 +167,23 @@ class CustomPartitioner:
             close()
 
 
-def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpec | CustomPartitioner:
+def resolve_partitioner(
+    value: Any, ignore_keys: bool = False, rack_aware: bool = False
+) -> PartitionerSpec | CustomPartitioner:
     """Returns what the option ``partitioner`` means; the module's docstring has the rules.
 
     ``ignore_keys`` (KIP-794's ``partitioner.ignore.keys``) makes a built-in partitioner treat every record as
-    keyless. Raises KafkaConfigurationError for an unknown name, for a value that is not a partitioner, and
-    for ``ignore_keys`` with a custom partitioner, which gets the key and decides itself.
+    keyless. ``rack_aware`` (KIP-1123's ``partitioner.rack.aware``) is for those that are sticky for keyless
+    records. Raises KafkaConfigurationError for an unknown name, for a value that is not a partitioner, and
+    for either flag with a partitioner that it is not for: a custom one gets the key and decides itself.
     """
     spec = _built_in(value)
+    if rack_aware and (spec is None or spec.keyless != "sticky"):
+        sticky = ", ".join(name for name, each in BUILT_IN.items() if each.keyless == "sticky")
+        raise KafkaConfigurationError(
+            f"partitioner_rack_aware=True: must be False with partitioner={value!r}; it is for built-in"
+            f" partitioners that are sticky without a key ({sticky})"
+        )
     if spec is not None:
         return spec._replace(key_hash="none") if ignore_keys else spec
     if ignore_keys:

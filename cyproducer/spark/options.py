@@ -372,7 +372,9 @@ def producer_config(
             "own, and producers with the same transactional id fence each other"
         )
     try:
-        partitioner = resolve_partitioner(checked.partitioner, checked.partitioner_ignore_keys)
+        partitioner = resolve_partitioner(
+            checked.partitioner, checked.partitioner_ignore_keys, checked.partitioner_rack_aware
+        )
     except (TypeError, ValueError) as error:
         raise KafkaConfigurationError(str(error)) from error
     if columns:

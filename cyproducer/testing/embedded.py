@@ -68,6 +68,7 @@ class EmbeddedBroker:
         brokers: Number of brokers; their ids are 1, 2, ...
         partitions: Number of partitions of a topic that is created without a number, or on demand.
         topics: Topics to create at the start: topic name -> number of partitions.
+        racks: The brokers' racks (``broker.rack``), in the order of their ids. None: they have none.
         port: The first broker's port; the other brokers use the following ports. 0: free ports.
         auto_create: Whether a topic is created when a client requests it (``auto.create.topics.enable``).
         max_bytes: The maximum total size of all logs in bytes. A full broker refuses records with
@@ -93,8 +94,8 @@ class EmbeddedBroker:
             GIL. None: only if gevent or eventlet has patched this process.
 
     Raises:
-        ValueError: A number is below one, a topic name is not allowed, ``kafka_version`` is not a release, or
-            the security options contradict each other.
+        ValueError: A number is below one, a topic name is not allowed, ``kafka_version`` is not a release,
+            there is not one of the ``racks`` per broker, or the security options contradict each other.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class EmbeddedBroker:
         partitions: int = 3,
         topics: Mapping[str, int] | None = None,
         *,
+        racks: Sequence[str] | None = None,
         port: int = 0,
         auto_create: bool = True,
         max_bytes: int | None = None,
@@ -126,10 +128,13 @@ class EmbeddedBroker:
                 raise ValueError(f"{name} is {number}: must be at least 1")
         for name in named:
             legal_topic(name)
+        if racks is not None and (isinstance(racks, str) or len(racks) != brokers):
+            raise ValueError(f"racks={racks!r}: must have one rack per broker, and brokers={brokers}")
         self._brokers = brokers
         self._process = process
         self._options = {
             "nodes": brokers,
+            "racks": racks if racks is None else list(racks),
             "port": port,
             "partitions": partitions,
             "topics": named,

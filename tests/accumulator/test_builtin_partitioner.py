@@ -142,6 +142,84 @@ def test_no_broker_is_skipped_if_all_are_unavailable() -> None:
         assert {f.get(0).partition for f in futures} == {0, 1}
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_near_leaders_get_all_records_without_a_key_until_there_are_none(adaptive: bool) -> None:
+    """partitioner_rack_aware. 1. Node 2 is near. 2. It stops. 3. It leads two other partitions."""
+    with Rig(spec=STICKY, batch_size=0, adaptive=adaptive) as rig:
+        rig.sender.apply_topic("t", b"", [1, 2, 3] * 10, {2})
+        counts = Counter(placed(rig, 2000))
+        assert sorted(counts) == list(range(1, 30, 3))
+        # Six standard deviations (13) around the mean.
+        assert all(120 < count < 280 for count in counts.values())
+        rig.sender.apply_topic("t", b"", [1, 3, 3] * 10, set())
+        assert set(placed(rig, 2000)) == set(range(30))
+        rig.sender.apply_topic("t", b"", [2, 1, 3, 2] + [1] * 26, {2})
+        assert set(placed(rig, 200)) == {0, 3}
+
+
+def test_records_go_to_a_near_leader_at_once_when_there_is_one_again() -> None:
+    """Not only after a whole batch, which few records would take long to fill."""
+    with Rig(spec=STICKY) as rig:
+        rig.sender.apply_topic("t", b"", [1] * 10 + [-1], {2})
+        assert placed(rig, 1)[0] < 10
+        rig.sender.apply_topic("t", b"", [1] * 10 + [2], {2})
+        assert set(placed(rig, 5)) == {10}
+        # A near partition keeps its records.
+        rig.sender.apply_topic("t", b"", [2] * 10 + [2], {2})
+        assert set(placed(rig, 5)) == {10}
+
+
+def test_a_partition_whose_leader_is_no_longer_near_is_left() -> None:
+    with Rig(spec=STICKY) as rig:
+        rig.sender.apply_topic("t", b"", [2, 1, 1, 1], {2})
+        assert set(placed(rig, 5)) == {0}
+        rig.sender.apply_topic("t", b"", [2, 1, 1, 3], {3})
+        assert set(placed(rig, 5)) == {3}
+
+
+def test_among_near_leaders_the_longer_queue_gets_less() -> None:
+    with Rig(spec=STICKY, batch_size=0, max_in_flight=1) as rig:
+        rig.sender.apply_topic("t", b"", [1, 1, 2, 2, 3, 3], {1, 2})
+        for _ in range(11):
+            rig.send("t", b"v", partition=0)
+        futures = []
+        for _ in range(600):
+            futures.append(rig.send("t", b"v"))
+            for seen in rig.requests():
+                if seen.node != 1:
+                    rig.answer(seen)
+        waiting = sum(not future.is_done for future in futures)
+        counts = Counter(future.get(0).partition for future in futures if future.is_done)
+        assert set(counts) == {2, 3}
+        assert waiting < 200
+        rig.answer_all()
+
+
+def test_if_no_near_broker_is_available_the_others_are_used() -> None:
+    """partitioner_availability_timeout_ms. A near broker is used again as soon as it accepts a batch."""
+    with Rig(spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
+        rig.sender.apply_topic("t", b"", [1, 2, 3], {2})
+        for _ in range(2):
+            rig.send("t", b"v", partition=1)
+        (stuck,) = rig.requests()
+        rig.advance_ms(101)
+        futures = [rig.send("t", b"v") for _ in range(60)]
+        while seen := [seen for seen in (*rig.requests(), *rig.pending) if seen.node != 2]:
+            rig.answer(seen[0])
+        assert {future.get(0).partition for future in futures} == {0, 2}
+        rig.answer(stuck)
+        rig.answer_all()
+        # The first ones fill the batch of the partition that was chosen last.
+        assert set(placed(rig, 60)[5:]) == {1}
+
+
+def test_a_key_goes_to_its_partition_in_any_rack() -> None:
+    with Rig(spec=BUILT_IN["default"]) as rig:
+        rig.sender.apply_topic("t", b"", [1, 2, 3, 1, 2], {2})
+        for key in (b"%d" % i for i in range(20)):
+            assert placed(rig, 1, key=key) == [partition_for_key("java", key, 5)]
+
+
 @pytest.mark.parametrize(
     "policy", [STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER], ids=lambda spec: spec.keyless
 )

@@ -85,6 +85,8 @@ OWN_DEFAULTS = {
     "partitioner_ignore_keys": False,
     "partitioner_adaptive_partitioning_enable": True,
     "partitioner_availability_timeout_ms": 0,
+    "partitioner_rack_aware": False,
+    "client_rack": None,
     "partitioner_single_broker_ms": 30000,
     "interceptors": (),
     "compression_level": None,
@@ -526,6 +528,17 @@ def test_the_defaults_are_a_read_only_mapping_that_makes_the_default_configurati
 
 
 # --- moving from other clients ----------------------------------------------------------------------
+
+
+def test_rack_awareness_needs_a_rack() -> None:
+    config = ProducerConfig({"partitioner.rack.aware": "true", "client.rack": "a"})
+    assert (config.partitioner_rack_aware, config.client_rack) == (True, "a")
+    assert ProducerConfig(client_rack="a").partitioner_rack_aware is False
+    for rack in (None, "", " "):
+        assert problem(partitioner_rack_aware=True, client_rack=rack) == (
+            "partitioner_rack_aware=True: needs client_rack, the rack of this client as in the brokers' "
+            "broker.rack"
+        )
 
 
 def test_kafka_pythons_default_api_timeout_is_checked_as_there() -> None:

@@ -190,7 +190,7 @@ def test_a_useless_response_counts_as_a_failure(answer: MetadataResponse, cause:
     metadata.request_update("test")
     metadata.begin_request(200)
     change = metadata.on_response(answer, 200)
-    assert change == MetadataChange([], [], [], {}, set(), set(), set())
+    assert change == MetadataChange([], [], [], {}, set(), set(), set(), set())
     assert metadata.last_error == LastError(cause, 200)
     assert metadata.next_update_ms(200) == pytest.approx(100)
     assert metadata.leader("t", 0) == 1
@@ -463,6 +463,16 @@ def test_brokers_are_added_removed_and_moved() -> None:
     assert metadata.broker(1) is None
     assert metadata.cluster_id == "cluster"
     assert metadata.controller_id == 1
+
+
+def test_a_broker_in_another_rack_is_reported() -> None:
+    metadata = known()
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    answer = response()
+    answer.brokers[0] = answer.brokers[0]._replace(rack="other")
+    change = metadata.on_response(answer, 200)
+    assert (change.brokers_added, change.brokers_moved, change.racks_changed) == (set(), set(), {1})
 
 
 def test_no_controller_is_none() -> None:

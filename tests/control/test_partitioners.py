@@ -197,6 +197,20 @@ def test_ignore_keys_is_refused_with_a_custom_partitioner() -> None:
         resolve_partitioner(Modern(), ignore_keys=True)
 
 
+@pytest.mark.parametrize("value", [Modern(), "round_robin", "random", "sarama", "single_broker"])
+def test_rack_awareness_is_refused_with_a_partitioner_that_is_not_sticky(value: Any) -> None:
+    with pytest.raises(
+        KafkaConfigurationError,
+        match=r"partitioner_rack_aware=True: must be False with partitioner=.*\(default, .*fnv1a_random",
+    ):
+        resolve_partitioner(value, rack_aware=True)
+
+
+@pytest.mark.parametrize("value", [None, "default", "murmur2_random", "uniform_sticky"])
+def test_rack_awareness_is_allowed_with_a_sticky_partitioner(value: Any) -> None:
+    assert resolve_partitioner(value, rack_aware=True) == resolve_partitioner(value)
+
+
 # --- kinds of custom partitioners -------------------------------------------------------------------------
 
 

@@ -97,7 +97,9 @@ class Client:
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
         self.selector = selector or WorldSelector(world, step_ms)
-        spec = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
+        spec = resolve_partitioner(
+            config.partitioner, config.partitioner_ignore_keys, config.partitioner_rack_aware
+        )
         assert isinstance(spec, PartitionerSpec)
         self.accumulator, self.sender = wire(
             config, world.clock, self.selector, self.completions, spec, seed, compression_thread=False

@@ -41,6 +41,7 @@ class KafkaCluster:
     Args:
         nodes: Number of nodes. Killing a minority leaves a working quorum.
         properties: Broker properties that override the defaults below.
+        racks: The nodes' racks (``broker.rack``), in the order of their ids.
         listeners: Listeners in addition to PLAINTEXT, name to security protocol; see `bootstrap`.
         advertised: Advertised ports of further listeners, if a proxy is in front of them: listener to node id
             to port.
@@ -54,6 +55,7 @@ class KafkaCluster:
         nodes: int = 1,
         properties: Mapping[str, object] | None = None,
         *,
+        racks: Sequence[str] = (),
         listeners: Mapping[str, str] | None = None,
         advertised: Mapping[str, Mapping[int, int]] | None = None,
         jvm_options: Sequence[str] = (),
@@ -62,6 +64,7 @@ class KafkaCluster:
     ) -> None:
         self._pom = pom
         self._properties = dict(properties or {})
+        self._racks = dict(enumerate(racks, 1))
         self._listeners = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
         self._advertised = dict(advertised or {})
         self._jvm_options = jvm_options
@@ -317,6 +320,7 @@ class KafkaCluster:
             "controlled.shutdown.enable": "false",
             # The default of 128 MiB would be a quarter of the heap.
             "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+            **({"broker.rack": self._racks[node.node_id]} if self._racks else {}),
             **self._properties,
         }
 

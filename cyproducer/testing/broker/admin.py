@@ -315,7 +315,7 @@ def describe_cluster(call: Call) -> Any:
     if call.request.include_cluster_authorized_operations:
         operations = cluster.access.operations(call.principal, "cluster", CLUSTER)
     brokers = [
-        response.DescribeClusterBroker(node.id, node.host, node.port, None, False)
+        response.DescribeClusterBroker(node.id, node.host, node.port, node.rack, False)
         for node in cluster.nodes.values()
         if node.is_up
     ]

@@ -4,7 +4,7 @@ Owns the composition of the parts: topics, coordinators, nodes, faults, versions
 thread of the loop.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cyproducer.errors.error_code import ErrorCode
@@ -76,6 +76,7 @@ class EmbeddedCluster:
         topics: Mapping[str, int] | None = None,
         release: tuple[int, int] = releases.NEWEST,
         world: LoopWorld | None = None,
+        racks: Sequence[str] | None = None,
     ) -> None:
         """``world``: the time; None: real time, on the loop."""
         self.max_bytes = max_bytes
@@ -91,7 +92,8 @@ class EmbeddedCluster:
         self.faults = Faults()
         self.configs = Configs(release)
         self.nodes = {
-            number: Node(self, number, port and port + number - 1) for number in range(1, nodes + 1)
+            number: Node(self, number, port and port + number - 1, racks[number - 1] if racks else None)
+            for number in range(1, nodes + 1)
         }
         self.topics = Cluster(self.world, nodes)
         self.homes = Homes(self.world, list(self.nodes))

@@ -34,7 +34,7 @@ def metadata(call: Call) -> Any:
     else:
         topics = [_wanted(call, wanted) for wanted in request.topics]
     brokers = [
-        response.MetadataResponseBroker(node.id, node.host, node.port, None)
+        response.MetadataResponseBroker(node.id, node.host, node.port, node.rack)
         for node in cluster.nodes.values()
         if node.is_up
     ]

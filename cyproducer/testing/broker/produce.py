@@ -112,7 +112,7 @@ class Answer:
         if call.version >= NAMES_LEADER:
             leaders = {part.current_leader.leader_id for part in self.parts.values()}
             nodes = [
-                response.NodeEndpoint(node.id, node.host, node.port, None)
+                response.NodeEndpoint(node.id, node.host, node.port, node.rack)
                 for node in call.cluster.nodes.values()
                 if node.id in leaders
             ]

@@ -307,9 +307,12 @@ class Connection(Protocol):
 class Node:
     """One broker of the cluster."""
 
-    def __init__(self, cluster: "EmbeddedCluster", node_id: int, port: int = 0) -> None:
+    def __init__(
+        self, cluster: "EmbeddedCluster", node_id: int, port: int = 0, rack: str | None = None
+    ) -> None:
         self.cluster = cluster
         self.id = node_id
+        self.rack = rack
         self.host = HOST
         self.port = port
         self.is_up = False
