@@ -74,7 +74,7 @@ class EmbeddedBroker:
         max_bytes: The maximum total size of all logs in bytes. A full broker refuses records with
             POLICY_VIOLATION and a message with the reason. None: no limit.
         kafka_version: The Kafka release whose request versions and transaction protocol the brokers support:
-            "2.1" to "4.1".
+            "2.1" to "4.4".
         security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL", for the clients' option of that
             name.
         ssl_certfile: A PEM file with the brokers' certificate, for "127.0.0.1". None: the package trustme or

@@ -480,14 +480,18 @@ SASL_HANDSHAKE = Api(
 API_VERSIONS = Api(
     18,
     "ApiVersions",
-    "0-4",
+    "0-5",
+    # A client that began with 5 would need a second request for each broker before 4.4.
+    client="0-4",
     flexible=3,
     client_throttles=2,
-    releases="2.1:2 2.4:3 3.9:4",
+    releases="2.1:2 2.4:3 3.9:4 4.4:5",
     required=True,
     request="""
         client_software_name string 3+ ignorable
         client_software_version string 3+ ignorable
+        cluster_id string 5+ nullable 5+ = null ignorable
+        node_id int32 5+ = -1 ignorable
     """,
     response="""
         error_code int16
@@ -508,7 +512,7 @@ API_VERSIONS = Api(
         zk_migration_ready boolean 3+ tag 3 3+
     """,
 )
-"""KIP-35; KIP-511 for v3, KIP-584 for its features."""
+"""KIP-35; KIP-511 for v3, KIP-584 for its features, KIP-1242 for v5."""
 
 CREATE_TOPICS = Api(
     19,
@@ -727,10 +731,12 @@ END_TXN = Api(
 TXN_OFFSET_COMMIT = Api(
     28,
     "TxnOffsetCommit",
-    "0-5",
+    "0-6",
+    # Version 6 needs the ids of topics that the program reads, which this client knows nothing about.
+    client="0-5",
     flexible=3,
     client_throttles=1,
-    releases="2.1:2 2.5:3 3.8:4 4.0:5",
+    releases="2.1:2 2.5:3 3.8:4 4.0:5 4.4:6",
     request="""
         transactional_id string
         group_id string
@@ -740,7 +746,8 @@ TXN_OFFSET_COMMIT = Api(
         member_id string 3+
         group_instance_id string 3+ nullable 3+ = null
         topics [TxnOffsetCommitRequestTopic]
-            name string
+            name string 0-5 ignorable
+            topic_id uuid 6+ ignorable
             partitions [TxnOffsetCommitRequestPartition]
                 partition_index int32
                 committed_offset int64
@@ -750,13 +757,14 @@ TXN_OFFSET_COMMIT = Api(
     response="""
         throttle_time_ms int32
         topics [TxnOffsetCommitResponseTopic]
-            name string
+            name string 0-5 ignorable
+            topic_id uuid 6+ ignorable
             partitions [TxnOffsetCommitResponsePartition]
                 partition_index int32
                 error_code int16
     """,
 )
-"""KIP-98; KIP-447 for v3."""
+"""KIP-98; KIP-447 for v3, KIP-1319 for v6."""
 
 DESCRIBE_CONFIGS = Api(
     32,

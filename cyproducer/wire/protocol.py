@@ -61,7 +61,7 @@ from cyproducer.wire.responses import (
     TransactionListing,
     TxnOffsetCommitResponse,
 )
-from cyproducer.wire.schema import Api, Frame, Message
+from cyproducer.wire.schema import NO_UUID, Api, Frame, Message
 
 Decode = Callable[[int, Frame], Any]
 """Makes a response from its version and its frame."""
@@ -239,7 +239,7 @@ def encode_txn_offset_commit(
         group.generation_id,
         group.member_id,
         group.group_instance_id,
-        [message.TxnOffsetCommitRequestTopic(*each) for each in by_topic.items()],
+        [message.TxnOffsetCommitRequestTopic(name, NO_UUID, parts) for name, parts in by_topic.items()],
     )
     return TXN_OFFSET_COMMIT.encode_request(version, correlation_id, client_id, request)
 
@@ -611,7 +611,8 @@ def decode_add_offsets_to_txn(version: int, frame: Frame) -> AddOffsetsToTxnResp
 def decode_txn_offset_commit(version: int, frame: Frame) -> TxnOffsetCommitResponse:
     """Decodes a TxnOffsetCommit response v0-v5."""
     found = TXN_OFFSET_COMMIT.decode_response(version, frame)
-    codes = _partition_errors(f"TxnOffsetCommit v{version} response", found.topics)
+    topics = [(topic.name, topic.partitions) for topic in found.topics]
+    codes = _partition_errors(f"TxnOffsetCommit v{version} response", topics)
     return TxnOffsetCommitResponse(found.throttle_time_ms, codes)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 CORRELATION_ID = 0x01020304
+LATER_THAN_ORACLES = {"ApiVersions": 5, "TxnOffsetCommit": 6}
+"""The versions of Kafka 4.4 that neither kio nor kafka-python has; ``test_kafka_4_4.py`` has their bytes."""
 
 
 def schema(api: str, version: int, kind: str) -> Any:

@@ -74,7 +74,7 @@ class EmbeddedCluster:
         max_bytes: int | None = None,
         tls: tuple[str, str, str | None] | None = None,
         topics: Mapping[str, int] | None = None,
-        release: tuple[int, int] = releases.NEWEST,
+        release: tuple[int, int] = releases.DEFAULT,
         world: LoopWorld | None = None,
         racks: Sequence[str] | None = None,
     ) -> None:

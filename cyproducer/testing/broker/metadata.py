@@ -23,7 +23,13 @@ RESOURCES: Final = {GROUP: "group", ID: "transactional_id"}
 
 
 def api_versions(call: Call) -> Any:
-    return call.cluster.api_versions(call.fault())
+    request, error = call.request, call.fault()
+    if request.cluster_id is not None:
+        # The client states which broker it expects, since version 5 (KIP-1242).
+        expected = request.cluster_id, request.node_id
+        if expected != (call.cluster.cluster_id, call.node.id):
+            error = error or ErrorCode.REBOOTSTRAP_REQUIRED
+    return call.cluster.api_versions(error)
 
 
 def metadata(call: Call) -> Any:

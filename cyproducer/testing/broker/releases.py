@@ -12,7 +12,8 @@ from typing import Final
 from cyproducer.wire import messages
 from cyproducer.wire.schema import Api
 
-NEWEST: Final = (4, 1)
+NEWEST: Final = (4, 4)
+DEFAULT: Final = (4, 1)
 OLDEST: Final = (2, 1)
 
 _RELEASES: Final[Mapping[Api, str]] = {

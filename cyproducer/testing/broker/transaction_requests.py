@@ -9,7 +9,6 @@ from typing import Any, Final
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import patterns
 from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
-from cyproducer.testing.broker.group_requests import per_partition
 from cyproducer.testing.broker.homes import ID
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import ONGOING, Place, State
@@ -34,6 +33,8 @@ HAS_FENCED: Final[dict[Api, int]] = {
     END_TXN: 2,
     TXN_OFFSET_COMMIT: 1 << 15,
 }
+BY_TOPIC_ID: Final = 6
+"""From this version on, TxnOffsetCommit has topic ids instead of names."""
 STATES: Final = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
     "PrepareEpochFence",
@@ -167,24 +168,43 @@ def end_txn(call: Call) -> Any:
     return LATER
 
 
+def _name_of(call: Call, topic: Any) -> str | None:
+    """Returns the name of a topic of TxnOffsetCommit; None if version 6 gives an unknown id (KIP-1319)."""
+    if call.version < BY_TOPIC_ID:
+        return str(topic.name)
+    found = call.cluster.topic(topic.topic_id)
+    return None if found is None else found.name
+
+
 def txn_offset_commit(call: Call) -> Any:
     request, response = call.request, TXN_OFFSET_COMMIT.response
+    named = [(topic, _name_of(call, topic)) for topic in request.topics]
     offsets = {
-        (topic.name, each.partition_index): Offset(
+        (name, each.partition_index): Offset(
             each.committed_offset,
             each.committed_leader_epoch,
             each.committed_metadata,
             call.world.now_ns,
         )
-        for topic in request.topics
+        for topic, name in named
+        if name is not None
         for each in topic.partitions
     }
     codes = {place: _topic_refusal(call, place, "READ") for place in offsets}
 
     def told(code: int) -> None:
         final = {place: known or _sayable(call, code) for place, known in codes.items()}
-        topic, partition = response.TxnOffsetCommitResponseTopic, response.TxnOffsetCommitResponsePartition
-        call.answer(response(0, per_partition(request, topic, partition, final)))
+        topics = []
+        for topic, name in named:
+            made = [
+                response.TxnOffsetCommitResponsePartition(
+                    each.partition_index,
+                    ErrorCode.UNKNOWN_TOPIC_ID if name is None else final[name, each.partition_index],
+                )
+                for each in topic.partitions
+            ]
+            topics.append(response.TxnOffsetCommitResponseTopic(topic.name, topic.topic_id, made))
+        call.answer(response(0, topics))
 
     allowed = {place: offset for place, offset in offsets.items() if not codes[place]}
     if not call.allowed("WRITE", "transactional_id", request.transactional_id):
