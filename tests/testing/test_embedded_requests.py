@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from cyproducer import KafkaProducer, errors
@@ -18,7 +19,15 @@ from cyproducer.testing import EmbeddedBroker
 from cyproducer.testing.broker import releases
 from cyproducer.testing.broker.cluster import HANDLERS
 from cyproducer.wire import messages
-from cyproducer.wire.messages import API_VERSIONS, FETCH, METADATA, PRODUCE, UPDATE_FEATURES
+from cyproducer.wire.messages import (
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    UPDATE_FEATURES,
+)
 from cyproducer.wire.schema import Api, Field, Struct
 from tools.harness.until import PATIENCE_S
 
@@ -304,10 +313,69 @@ def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: so
 # Releases
 
 
-@pytest.mark.parametrize("release", ["2.1", "2.4", "2.8", "3.3", "3.9", "4.0", "4.1"])
+@pytest.mark.parametrize("release", ["2.1", "2.4", "2.8", "3.3", "3.9", "4.0", "4.1", "4.4"])
 def test_the_producer_works_with_each_release(release: str) -> None:
     with EmbeddedBroker(topics={"t": 1}, kafka_version=release) as broker:
         assert works(broker)
+
+
+@pytest.fixture
+def of_4_4() -> Iterator[tuple[EmbeddedBroker, socket.socket]]:
+    with EmbeddedBroker(topics={"t": 1}, kafka_version="4.4") as broker:
+        host, port = broker.bootstrap_servers.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            yield broker, connection
+
+
+def test_a_broker_refuses_a_client_that_expects_another_one(
+    of_4_4: tuple[EmbeddedBroker, socket.socket],
+) -> None:
+    """KIP-1242."""
+    _, connection = of_4_4
+    connection.sendall(METADATA.encode_request(9, 1, "test", METADATA.request([], False, False, False)))
+    cluster_id = response(connection, METADATA, 9).cluster_id
+
+    def told(*expected: Any) -> int:
+        request = API_VERSIONS.request("test", "1", *expected)
+        connection.sendall(API_VERSIONS.encode_request(5, 1, "test", request))
+        return int(response(connection, API_VERSIONS, 5).error_code)
+
+    assert told() == told(cluster_id, 1) == ErrorCode.NO_ERROR
+    assert told(cluster_id, 2) == told("another", 1) == ErrorCode.REBOOTSTRAP_REQUIRED
+
+
+def test_offsets_of_a_transaction_are_committed_by_topic_id(
+    of_4_4: tuple[EmbeddedBroker, socket.socket],
+) -> None:
+    """KIP-1319."""
+    broker, connection = of_4_4
+    connection.sendall(METADATA.encode_request(12, 1, "test", METADATA.request(None, False, False)))
+    (topic,) = response(connection, METADATA, 12).topics
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="tx") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"v").get(PATIENCE_S)
+        message = TXN_OFFSET_COMMIT.request
+        part = message.TxnOffsetCommitRequestPartition(0, 5, -1, None)
+        named = [message.TxnOffsetCommitRequestTopic("", key, [part]) for key in (topic.topic_id, b"?" * 16)]
+        (found,) = described(connection, "tx")
+        request = message("tx", "g", found.producer_id, found.producer_epoch, -1, "", None, named)
+        connection.sendall(TXN_OFFSET_COMMIT.encode_request(6, 1, "test", request))
+        answers = response(connection, TXN_OFFSET_COMMIT, 6).topics
+        producer.commit_transaction()
+    assert [(each.topic_id, [part.error_code for part in each.partitions]) for each in answers] == [
+        (topic.topic_id, [ErrorCode.NO_ERROR]),
+        (b"?" * 16, [ErrorCode.UNKNOWN_TOPIC_ID]),
+    ]
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+    assert reader.committed([TopicPartition("t", 0)], PATIENCE_S)[0].offset == 5
+    reader.close()
+
+
+def described(connection: socket.socket, transactional_id: str) -> Any:
+    request = DESCRIBE_TRANSACTIONS.request([transactional_id])
+    connection.sendall(DESCRIBE_TRANSACTIONS.encode_request(0, 1, "test", request))
+    return response(connection, DESCRIBE_TRANSACTIONS, 0).transaction_states
 
 
 def test_a_batch_that_cannot_be_recompressed_is_refused(broker: EmbeddedBroker) -> None:
