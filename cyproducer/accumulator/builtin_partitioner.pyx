@@ -10,8 +10,8 @@ a partition is drawn, so that a slow broker gets no more than it can handle (KIP
 ``CANDIDATES`` partitions are drawn and weighted when a choice is due, instead of updating a table of all
 partitions at each drain: the cost does not grow with the number of partitions.
 
-With ``partitioner_rack_aware`` (KIP-1123) it is drawn among the partitions whose leader is near, that is,
-in the client's rack; among all if there is none, or if no near broker is available.
+With ``partitioner_rack_aware`` (KIP-1123) it is drawn among the partitions whose leader is in
+the client's rack; among all if there is none, or if none of the rack's brokers is available.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -59,8 +59,8 @@ cdef inline bint answers(Accumulator* a, Partition* p, int64_t now) noexcept nog
 
 
 cdef int32_t random_partition(Accumulator* a, Topic* t) noexcept nogil:
-    if t.near_count > 0:
-        return t.available[below(a, t.near_count)]
+    if t.in_rack_count > 0:
+        return t.available[below(a, t.in_rack_count)]
     if t.available_count > 0:
         return t.available[below(a, t.available_count)]
     return below(a, t.partition_count)
@@ -102,10 +102,10 @@ cdef int32_t weighed_among(Accumulator* a, Topic* t, int32_t count, int64_t now)
 
 
 cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """Draws an available partition by its load: a near one, unless no near broker is available."""
+    """Draws an available partition by its load: one in the rack, unless none of its brokers answers."""
     cdef int32_t index = -1
-    if t.near_count > 0:
-        index = weighed_among(a, t, t.near_count, now)
+    if t.in_rack_count > 0:
+        index = weighed_among(a, t, t.in_rack_count, now)
     if index < 0:
         index = weighed_among(a, t, t.available_count, now)
     return index if index >= 0 else random_partition(a, t)

@@ -6,7 +6,7 @@ from cyproducer.accumulator.structures cimport RecordView, Topic
 from cyproducer.accumulator.partition_table cimport TopicInfo
 
 cdef int apply_topic(
-    RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders, object near=*
+    RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders, object in_rack=*
 ) except -1
 cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1
 cdef int fail_parked(RecordAccumulator acc, TopicInfo state, object error, int64_t before_ns) except -1

@@ -188,11 +188,11 @@ cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t u
 
 
 cdef int apply_topic(
-    RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders, object near=()
+    RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders, object in_rack=()
 ) except -1:
     """Sets a topic's partitions and leaders: ``leaders[i]`` is the broker id for partition i, or -1.
 
-    ``topic_id``: 16 bytes, or empty if the cluster has none. ``near``: those of the leaders that are in the
+    ``topic_id``: 16 bytes, or empty if the cluster has none. ``in_rack``: those of the leaders in the
     client's rack; empty unless the partitioner is rack-aware. If it raises MemoryError, nothing has changed
     except that some structures were allocated.
     """
@@ -201,21 +201,21 @@ cdef int apply_topic(
     cdef bytes kept = acc.sequences.get(state.name)
     cdef int kept_count = 0 if kept is None else sequences_in(kept)
     cdef Node** nodes = <Node**>calloc(max(1, count), sizeof(Node*))
-    cdef uint8_t* is_near = <uint8_t*>calloc(max(1, count), 1)
+    cdef uint8_t* flags = <uint8_t*>calloc(max(1, count), 1)
     cdef bint wake = False
     cdef int failed
     cdef int leader
     cdef int i
-    if nodes == NULL or is_near == NULL:
+    if nodes == NULL or flags == NULL:
         free(nodes)
-        free(is_near)
+        free(flags)
         raise MemoryError(f"no memory for the leaders of topic {state.name!r}")
     try:
         for i in range(count):
             leader = leaders[i]
             if leader >= 0:
                 nodes[i] = make_node(&acc.c, leader)
-                is_near[i] = leader in near
+                flags[i] = leader in in_rack
         # One critical section: the partitioner relies on available partitions having a leader.
         pthread_mutex_lock(&acc.c.lock)
         # At least as many as before the topic was forgotten: if there are fewer partitions now, the next
@@ -226,7 +226,7 @@ cdef int apply_topic(
                 restore_sequences(t, <const Sequences*><const char*>kept, kept_count)
             for i in range(count):
                 if nodes[i] != NULL:
-                    nodes[i].near = is_near[i]
+                    nodes[i].in_rack = flags[i]
                 wake |= assign_leader(&acc.c, t, i, nodes[i])
             orphan(&acc.c, t, count)
             list_available(t, count)
@@ -237,7 +237,7 @@ cdef int apply_topic(
         pthread_mutex_unlock(&acc.c.lock)
     finally:
         free(nodes)
-        free(is_near)
+        free(flags)
     if failed:
         raise MemoryError(f"no memory for the {count} partitions of topic {state.name!r}")
     if kept is not None:

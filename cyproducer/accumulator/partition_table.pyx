@@ -173,23 +173,23 @@ cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
 
 
 cdef int list_available(Topic* t, int32_t count) noexcept nogil:
-    """Lists those of the first ``count`` partitions that have a leader, near ones first. The lock is held."""
+    """Lists those of the first ``count`` partitions that have a leader, the rack's first. Lock held."""
     cdef Node* node
-    cdef int32_t near
+    cdef int32_t in_rack
     cdef int32_t i
     t.available_count = 0
-    t.near_count = 0
-    for near in range(1, -1, -1):
+    t.in_rack_count = 0
+    for in_rack in range(1, -1, -1):
         for i in range(count):
             node = t.partitions[i].node
-            if node != NULL and node.near == near:
+            if node != NULL and node.in_rack == in_rack:
                 t.available[t.available_count] = i
                 t.available_count += 1
-                t.near_count += near
-    if t.near_count > 0 and t.sticky >= 0:
+                t.in_rack_count += in_rack
+    if t.in_rack_count > 0 and t.sticky >= 0:
         node = t.partitions[t.sticky].node
-        if node == NULL or not node.near:
-            # A near partition is available again. Few records could take long to fill the batch of a far one.
+        if node == NULL or not node.in_rack:
+            # The rack leads a partition again. Few records could take long to fill the batch of another one.
             t.sticky = -1
     return t.available_count
 

@@ -133,7 +133,7 @@ cdef struct Node:
     Node* next_in_bucket
     int32_t id
     int32_t takes             # set by the sender: new work for this broker should wake the sender
-    int32_t near              # it is in the client's rack, and the partitioner is rack-aware (KIP-1123)
+    int32_t in_rack           # it is in the client's rack, and the partitioner is rack-aware (KIP-1123)
     void* transport             # set by the sender; NULL while no connection accepts requests
     int64_t sent              # requests ever put in flight
     int64_t answered          # requests ever answered, or lost with their connection
@@ -172,9 +172,9 @@ cdef struct Topic:
     int32_t partition_count   # 0: no metadata yet
     int32_t partition_room
     int32_t designating       # partition count that only parked records see while they are moved
-    int32_t* available        # indices of the partitions that have a leader, those with a near one first
+    int32_t* available        # indices of the partitions that have a leader, those in the rack first
     int32_t available_count
-    int32_t near_count        # those of them whose leader is near
+    int32_t in_rack_count     # those of them whose leader is in_rack
     int32_t key_hash          # number of the rule that hashes keys
     int32_t keyless           # a Keyless: the policy for records without a key
     # Without the lock, the next two are hints.

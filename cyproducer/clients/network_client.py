@@ -725,7 +725,7 @@ class NetworkClient:
         known = [self._metadata.leader(name, index) for index in range(count)]
         leaders = [-1 if node is None else node for node in known]
         topic_id = self._metadata.topic_id(name)
-        self._sender.apply_topic(name, topic_id or b"", leaders, self._near(leaders))
+        self._sender.apply_topic(name, topic_id or b"", leaders, self._in_rack(leaders))
         self._asked.discard(name)
         self._shrunk.discard(name)
         # Without topic ids, a smaller topic looks the same as a broker that has not yet learned about new
@@ -733,7 +733,7 @@ class NetworkClient:
         if topic_id is not None and self._sender.fail_beyond(name, count):
             self._shrunk.add(name)
 
-    def _near(self, leaders: Iterable[int]) -> frozenset[int]:
+    def _in_rack(self, leaders: Iterable[int]) -> frozenset[int]:
         """Returns those of the brokers that are in the client's rack; none unless that matters."""
         if self._rack is None:
             return frozenset()

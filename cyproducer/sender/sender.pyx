@@ -721,12 +721,12 @@ cdef class Sender:
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return wanting
 
-    def apply_topic(self, str name, bytes topic_id, list leaders, near=()):
+    def apply_topic(self, str name, bytes topic_id, list leaders, in_rack=()):
         """Sets a topic's partitions: ``leaders[i]`` is the leader of partition i, -1 if it has none.
 
-        ``near``: the leaders that records without a key prefer, those in the client's rack (KIP-1123).
+        ``in_rack``: the leaders that records without a key prefer, those in the client's rack (KIP-1123).
         """
-        apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders, near)
+        apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders, in_rack)
 
     def fail_beyond(self, str name, int count):
         """Fails the queued batches of a topic's partitions from ``count`` on, which no longer exist.

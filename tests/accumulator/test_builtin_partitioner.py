@@ -143,8 +143,8 @@ def test_no_broker_is_skipped_if_all_are_unavailable() -> None:
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
-def test_near_leaders_get_all_records_without_a_key_until_there_are_none(adaptive: bool) -> None:
-    """partitioner_rack_aware. 1. Node 2 is near. 2. It stops. 3. It leads two other partitions."""
+def test_leaders_in_the_rack_get_all_records_without_a_key_until_there_are_none(adaptive: bool) -> None:
+    """partitioner_rack_aware. 1. Node 2 is in the rack. 2. It stops. 3. It leads two other partitions."""
     with Rig(spec=STICKY, batch_size=0, adaptive=adaptive) as rig:
         rig.sender.apply_topic("t", b"", [1, 2, 3] * 10, {2})
         counts = Counter(placed(rig, 2000))
@@ -157,19 +157,19 @@ def test_near_leaders_get_all_records_without_a_key_until_there_are_none(adaptiv
         assert set(placed(rig, 200)) == {0, 3}
 
 
-def test_records_go_to_a_near_leader_at_once_when_there_is_one_again() -> None:
+def test_records_go_to_a_leader_in_the_rack_at_once_when_there_is_one_again() -> None:
     """Not only after a whole batch, which few records would take long to fill."""
     with Rig(spec=STICKY) as rig:
         rig.sender.apply_topic("t", b"", [1] * 10 + [-1], {2})
         assert placed(rig, 1)[0] < 10
         rig.sender.apply_topic("t", b"", [1] * 10 + [2], {2})
         assert set(placed(rig, 5)) == {10}
-        # A near partition keeps its records.
+        # A partition in the rack keeps its records.
         rig.sender.apply_topic("t", b"", [2] * 10 + [2], {2})
         assert set(placed(rig, 5)) == {10}
 
 
-def test_a_partition_whose_leader_is_no_longer_near_is_left() -> None:
+def test_a_partition_whose_leader_is_no_longer_in_the_rack_is_left() -> None:
     with Rig(spec=STICKY) as rig:
         rig.sender.apply_topic("t", b"", [2, 1, 1, 1], {2})
         assert set(placed(rig, 5)) == {0}
@@ -177,7 +177,7 @@ def test_a_partition_whose_leader_is_no_longer_near_is_left() -> None:
         assert set(placed(rig, 5)) == {3}
 
 
-def test_among_near_leaders_the_longer_queue_gets_less() -> None:
+def test_among_leaders_in_the_rack_the_longer_queue_gets_less() -> None:
     with Rig(spec=STICKY, batch_size=0, max_in_flight=1) as rig:
         rig.sender.apply_topic("t", b"", [1, 1, 2, 2, 3, 3], {1, 2})
         for _ in range(11):
@@ -195,8 +195,8 @@ def test_among_near_leaders_the_longer_queue_gets_less() -> None:
         rig.answer_all()
 
 
-def test_if_no_near_broker_is_available_the_others_are_used() -> None:
-    """partitioner_availability_timeout_ms. A near broker is used again as soon as it accepts a batch."""
+def test_if_no_broker_of_the_rack_is_available_the_others_are_used() -> None:
+    """partitioner_availability_timeout_ms. It is used again once it accepts a batch."""
     with Rig(spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         rig.sender.apply_topic("t", b"", [1, 2, 3], {2})
         for _ in range(2):
