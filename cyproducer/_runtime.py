@@ -15,6 +15,7 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from cyproducer import _process_hooks, errors
@@ -36,18 +37,24 @@ from cyproducer.futures.callback_thread import CallbackThread
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.waiting import begin_sending
 from cyproducer.sender.sender import Sender
+from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
     import selectors
 
+    from cyproducer.clients.telemetry_client import Payload
     from cyproducer.clients.transaction_client import TransactionClient
+    from cyproducer.control.telemetry import Subscription
     from cyproducer.observability.registry import Registry
+    from cyproducer.observability.telemetry import Collector
 
 log = Log("cyproducer")
 
 #: How long the sender may take to end after the timeout of close(). It takes a millisecond, unless the
 #: machine is overloaded. Futures without an outcome would be worse than a close() that returns late.
 _END_S = 1.0
+#: How long close() waits until a broker has taken the last metrics, if it has subscribed to them.
+_LAST_PUSH_S = 1.0
 #: Into how many waits a closing thread divides this time; see ``Runtime._await_end``.
 _END_WAITS = 20
 #: How long the callbacks of the records that close() has failed may take after that.
@@ -136,6 +143,10 @@ class Runtime:
         self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
         self.client = NetworkClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client, self.client.fates)
+        if self.client.telemetry is not None:
+            self._made_ns = time_ns()
+            self.client.telemetry.collect = self._collect
+            self._collector: Collector | None = None
         # A future keeps the queue alive, but not the producer.
         self.callbacks.queue.diagnosis = weakref.WeakMethod(self.client.diagnosis)
         self.accumulator.on_topic_needed = self.client.want_topic
@@ -186,6 +197,20 @@ class Runtime:
                 metadata_age_s=self.client.metadata_age_s,
             )
         return self._registry
+
+    def _collect(self, subscription: "Subscription") -> "Payload":
+        """Reads and encodes the metrics that a broker wants. On a thread of its own, one call at a time."""
+        # Imported here: most brokers never ask for metrics. An import takes longer than a record may wait for
+        # the sender's thread.
+        from cyproducer.clients.telemetry_client import Payload
+        from cyproducer.observability.telemetry import Collector
+
+        if self._collector is None:
+            name = self.config.transactional_id
+            resource = {} if name is None else {"transactional_id": name}
+            self._collector = Collector(self.registry(), resource, VERSION, self._made_ns)
+        wanted = subscription.wants, subscription.delta, subscription.codec_ids, subscription.max_bytes
+        return Payload(*self._collector.collect(*wanted))
 
     def _run(self) -> None:
         begin_sending()
@@ -325,6 +350,9 @@ class Runtime:
             self._end_error = errors.ProducerClosedError(
                 f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s): {why}"
             )
+        if self.client.telemetry is not None and self.thread.is_alive():
+            left = min(self._deadlines) - monotonic_s()
+            self.client.telemetry.end(max(0.0, min(left, _LAST_PUSH_S)))
         self.sender.stop()
         if self.thread.ident is None:
             self._end()

@@ -35,6 +35,8 @@ from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord as ProducerRecord
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from typing_extensions import Unpack
 
     from cyproducer._send_async import Line
@@ -376,6 +378,27 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
             return {}
         registry = self._runtime.registry()
         return registry.metrics() if raw else registry.snapshot()
+
+    def client_instance_id(self, timeout: float | None = None) -> "UUID":
+        """Returns the id under which brokers know this client's metrics; ``clientInstanceId`` of KIP-714.
+
+        Waits up to ``timeout`` seconds (None: ``max_block_ms``) for a broker to assign it. Thread-safe.
+
+        Raises ``IllegalStateError`` if ``enable_metrics_push`` or ``metrics_enabled`` is False,
+        ``KafkaTimeoutError`` if no broker assigned one in time, as brokers without a plugin for telemetry
+        never do, ``UnsupportedVersionError`` if the broker refuses this client's telemetry, and
+        ``ProducerClosedError`` if the producer was closed before it had one.
+        """
+        # Imported here: it takes long, and few programs need it.
+        from uuid import UUID
+
+        seconds = self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
+        telemetry = self._runtime.client.telemetry
+        if telemetry is None:
+            raise errors.IllegalStateError(
+                "client_instance_id() needs enable_metrics_push=True, metrics_enabled=True and a broker"
+            )
+        return UUID(bytes=telemetry.instance_id(seconds))
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = self.config.to_pickle()

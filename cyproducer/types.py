@@ -556,6 +556,11 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     metrics_enabled: bool
     """Whether metrics() returns values and reporters are notified. Default: True."""
 
+    enable_metrics_push: bool
+    """Whether metrics are pushed to a broker that subscribes to them (KIP-714). A broker without a plugin
+    for telemetry is sent nothing. Default: True.
+    """
+
     metrics_recording_level: Literal["INFO", "DEBUG", "TRACE"]
     """The level of the metrics to record. Every level records all: each producer metric has level INFO.
     Default: 'INFO'.

@@ -13,7 +13,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock, monotonic_ns, monotonic_s
@@ -41,8 +41,11 @@ from cyproducer.net.dns import Resolver
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.sender.sender import Sender
 from cyproducer.wire import protocol
-from cyproducer.wire.messages import METADATA
+from cyproducer.wire.messages import GET_TELEMETRY_SUBSCRIPTIONS, METADATA
 from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse
+
+if TYPE_CHECKING:
+    from cyproducer.clients.telemetry_client import TelemetryClient
 
 CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""
@@ -175,6 +178,14 @@ class NetworkClient:
         )
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
+        #: Pushes metrics to a broker that wants them; None if ``enable_metrics_push`` is False.
+        self.telemetry: TelemetryClient | None = None
+        if config.enable_metrics_push and config.metrics_enabled:
+            # Not on the sender's thread: after a fork during an import, no thread of the child would finish
+            # importing the module.
+            from cyproducer.clients import telemetry_client
+
+            self.telemetry = telemetry_client.TelemetryClient(config, sender, self._connector, rng)
         # The metadata response that is being processed, and topics to apply to the accumulator.
         self._intake: tuple[Iterator[MetadataChange], Connection, MetadataResponse] | None = None
         self._unapplied: dict[str, None] = {}
@@ -414,6 +425,9 @@ class NetworkClient:
             self._connector.connect_to(node_id, now_ms)
         identity_ms = self._identity.tick(now_ms)
         requests_ms = self.application_requests.tick(now_ms, self._denied)
+        telemetry_ms = math.inf
+        if self.telemetry is not None and self.telemetry.is_offered:
+            telemetry_ms = self.telemetry.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         if self._denied is not None:
@@ -432,6 +446,7 @@ class NetworkClient:
                 overdue_ms,
                 identity_ms,
                 requests_ms,
+                telemetry_ms,
                 metadata_ms,
                 connections_ms,
                 lines_ms,
@@ -477,6 +492,8 @@ class NetworkClient:
     def _on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
         if self.transaction_client is not None:
             self.transaction_client.on_features(response, now_ms)
+        if self.telemetry is not None and GET_TELEMETRY_SUBSCRIPTIONS.key in response.api_versions:
+            self.telemetry.is_offered = True
 
     def _on_authenticated(self) -> None:
         self._denied = None
@@ -829,4 +846,6 @@ class NetworkClient:
         if self.transaction_client is not None:
             self.transaction_client.end(self._fatal)
         self.application_requests.end(self._fatal)
+        if self.telemetry is not None:
+            self.telemetry.close(self._fatal)
         self._announce()

@@ -675,6 +675,12 @@ class OptionTable:
     metrics_enabled = Option(
         True, kind.boolean(), "Whether metrics() returns values and reporters are notified", java=None
     )
+    enable_metrics_push = Option(
+        True,
+        kind.boolean(),
+        "Whether metrics are pushed to a broker that subscribes to them (KIP-714). A broker without a plugin "
+        "for telemetry is sent nothing",
+    )
     metrics_recording_level = Option(
         "INFO",
         kind.choice("INFO", "DEBUG", "TRACE"),

@@ -2,6 +2,14 @@
 
 from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
 from cyproducer.testing.mock_producer import MockProducer, MockRecord
+from cyproducer.testing.pushed_metrics import PushedMetrics
 from cyproducer.testing.stored_record import StoredRecord
 
-__all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "MockProducer", "MockRecord", "StoredRecord"]
+__all__ = [
+    "EmbeddedBroker",
+    "EmbeddedBrokerError",
+    "MockProducer",
+    "MockRecord",
+    "PushedMetrics",
+    "StoredRecord",
+]

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cyproducer.base.greenlet_hubs import is_patched
 from cyproducer.errors import BrokerResponseError, kafka_errors
+from cyproducer.records.codecs import BY_NAME
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import releases
+from cyproducer.testing.pushed_metrics import PushedMetrics
 from cyproducer.testing.stored_record import StoredRecord
 
 if TYPE_CHECKING:
@@ -466,6 +468,49 @@ class EmbeddedBroker:
             raise ValueError(f"resource: must be one of {', '.join(f'{kind}=...' for kind in access.OF)}")
         ((kind, name),) = resource.items()
         self._call("add_right", allows, principal, operation, kind, name)
+
+    # Telemetry
+
+    def subscribe_telemetry(
+        self,
+        *metrics: str,
+        push_interval_ms: int = 300_000,
+        delta: bool = False,
+        compression: Sequence[str] = ("zstd", "lz4", "gzip", "snappy"),
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        """Have clients push their metrics (KIP-714); replaces an earlier subscription.
+
+        Only clients that connect after the first call of this notice that the brokers offer telemetry.
+
+        Args:
+            metrics: Prefixes of metrics' names; none: no metrics are pushed, ``"*"``: all are.
+            push_interval_ms: The time between two pushes of a client, in milliseconds.
+            delta: Whether sums are pushed as the increase since the last push, not since the start.
+            compression: The codecs that clients may use, the preferred one first.
+            max_bytes: The largest push in bytes, compressed.
+
+        Raises:
+            ValueError: A codec is unknown, or a number is below one.
+            EmbeddedBrokerError: The broker is not running, or ``kafka_version`` is older than 3.7.
+        """
+        for name, number in (("push_interval_ms", push_interval_ms), ("max_bytes", max_bytes)):
+            if number < 1:
+                raise ValueError(f"{name}={number}: must be at least 1")
+        for codec in compression:
+            if codec not in BY_NAME:
+                raise ValueError(f"compression={codec!r}: must be one of {', '.join(BY_NAME)}")
+        codec_ids = tuple(BY_NAME[codec].codec_id for codec in compression)
+        self._call("subscribe", metrics, push_interval_ms, delta, codec_ids, max_bytes)
+
+    def telemetry(self) -> list[PushedMetrics]:
+        """Return what clients have pushed so far, in the order of arrival.
+
+        Raises:
+            EmbeddedBrokerError: The broker is not running.
+        """
+        pushed: list[PushedMetrics] = self._call("pushes")
+        return pushed
 
     # Time
 

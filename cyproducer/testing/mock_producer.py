@@ -79,6 +79,7 @@ class _Client:
         self._closed = False
         self.view = ClusterView({}, {}, None, None)
         self.transaction_client = transactions
+        self.telemetry = None
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         self._apply(name)

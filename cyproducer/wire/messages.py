@@ -1121,6 +1121,8 @@ GET_TELEMETRY_SUBSCRIPTIONS = Api(
     "GetTelemetrySubscriptions",
     "0",
     flexible=0,
+    client_throttles=0,
+    releases="3.7:0",
     request="""
         client_instance_id uuid
     """,
@@ -1143,6 +1145,8 @@ PUSH_TELEMETRY = Api(
     "PushTelemetry",
     "0",
     flexible=0,
+    client_throttles=0,
+    releases="3.7:0",
     request="""
         client_instance_id uuid
         subscription_id int32

@@ -23,11 +23,13 @@ from cyproducer.wire.messages import (
     END_TXN,
     FETCH,
     FIND_COORDINATOR,
+    GET_TELEMETRY_SUBSCRIPTIONS,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     PRODUCE,
+    PUSH_TELEMETRY,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
@@ -47,12 +49,14 @@ from cyproducer.wire.responses import (
     FetchedPartition,
     FetchResponse,
     FindCoordinatorResponse,
+    GetTelemetrySubscriptionsResponse,
     InitProducerIdResponse,
     ListedOffset,
     ListOffsetsResponse,
     ListTransactionsResponse,
     MetadataResponse,
     PartitionInfo,
+    PushTelemetryResponse,
     ReplicatedPartition,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
@@ -152,6 +156,40 @@ def encode_init_producer_id(
     """
     request = INIT_PRODUCER_ID.request(transactional_id, transaction_timeout_ms, producer_id, producer_epoch)
     return INIT_PRODUCER_ID.encode_request(version, correlation_id, client_id, request)
+
+
+def encode_get_telemetry_subscriptions(
+    version: int, correlation_id: int, client_id: str | None, instance_id: bytes
+) -> bytes:
+    """Encodes a GetTelemetrySubscriptions request v0 as a whole frame (KIP-714).
+
+    Args:
+        instance_id: 16 bytes, from an earlier response; ``NO_UUID`` to be given one.
+    """
+    request = GET_TELEMETRY_SUBSCRIPTIONS.request(instance_id)
+    return GET_TELEMETRY_SUBSCRIPTIONS.encode_request(version, correlation_id, client_id, request)
+
+
+def encode_push_telemetry(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    instance_id: bytes,
+    subscription_id: int,
+    terminating: bool,
+    codec_id: int,
+    metrics: bytes,
+) -> bytes:
+    """Encodes a PushTelemetry request v0 as a whole frame (KIP-714).
+
+    Args:
+        instance_id: 16 bytes, from the subscription.
+        terminating: whether it is this client's last push.
+        codec_id: the codec of ``metrics``, as in record batches; 0: none.
+        metrics: OTLP's ``MetricsData``, compressed.
+    """
+    request = PUSH_TELEMETRY.request(instance_id, subscription_id, terminating, codec_id, metrics)
+    return PUSH_TELEMETRY.encode_request(version, correlation_id, client_id, request)
 
 
 def encode_find_coordinator(
@@ -558,6 +596,20 @@ def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdRespons
     return found
 
 
+def decode_get_telemetry_subscriptions(version: int, frame: Frame) -> GetTelemetrySubscriptionsResponse:
+    """Decodes a GetTelemetrySubscriptions response v0. Without an error, the instance id must not be zero."""
+    found = GetTelemetrySubscriptionsResponse(*GET_TELEMETRY_SUBSCRIPTIONS.decode_response(version, frame))
+    if found.error_code == 0 and found.client_instance_id == NO_UUID:
+        message = f"GetTelemetrySubscriptions v{version} response"
+        raise _invalid(message, "client_instance_id is zero, must be an id")
+    return found
+
+
+def decode_push_telemetry(version: int, frame: Frame) -> PushTelemetryResponse:
+    """Decodes a PushTelemetry response v0."""
+    return PushTelemetryResponse(*PUSH_TELEMETRY.decode_response(version, frame))
+
+
 def decode_find_coordinator(version: int, frame: Frame) -> FindCoordinatorResponse:
     """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator.
 
@@ -711,6 +763,8 @@ DECODERS: dict[Api, Decode] = {
     LIST_OFFSETS: decode_list_offsets,
     CREATE_TOPICS: decode_create_topics,
     DESCRIBE_CONFIGS: decode_describe_configs,
+    GET_TELEMETRY_SUBSCRIPTIONS: decode_get_telemetry_subscriptions,
+    PUSH_TELEMETRY: decode_push_telemetry,
 }
 """API -> the decoder of its response. The decoder of Produce is in C."""
 

@@ -92,6 +92,31 @@ class InitProducerIdResponse(NamedTuple):
     producer_epoch: int
 
 
+class GetTelemetrySubscriptionsResponse(NamedTuple):
+    """Which metrics a broker wants to be pushed, how often and how (KIP-714)."""
+
+    throttle_time_ms: int
+    error_code: int
+    #: 16 bytes, for all later requests of this client, to any broker.
+    client_instance_id: bytes
+    subscription_id: int
+    #: The ids of codecs, the preferred one first.
+    accepted_compression_types: list[int]
+    push_interval_ms: int
+    telemetry_max_bytes: int
+    #: Whether sums are pushed as the increase since the last push.
+    delta_temporality: bool
+    #: Prefixes of names; "*" and "" are all metrics, no prefix is none.
+    requested_metrics: list[str]
+
+
+class PushTelemetryResponse(NamedTuple):
+    """Whether a broker has taken metrics (KIP-714)."""
+
+    throttle_time_ms: int
+    error_code: int
+
+
 class SaslHandshakeResponse(NamedTuple):
     """Whether the broker has the mechanism enabled, and the names of all enabled mechanisms (KIP-43)."""
 

@@ -77,6 +77,7 @@ KAFKA_PYTHON_DEFAULTS = {
 }
 OWN_DEFAULTS = {
     "metrics_recording_level": "INFO",
+    "enable_metrics_push": True,
     # kafka-python's is 16384: half the throughput, and it would save no memory for an idle partition here.
     "batch_size": 131072,
     "buffer_memory": 33554432,

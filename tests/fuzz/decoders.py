@@ -44,6 +44,8 @@ DECODERS = (
     _decoder(messages.LIST_OFFSETS),
     _decoder(messages.CREATE_TOPICS),
     _decoder(messages.DESCRIBE_CONFIGS),
+    _decoder(messages.GET_TELEMETRY_SUBSCRIPTIONS),
+    _decoder(messages.PUSH_TELEMETRY),
 )
 
 

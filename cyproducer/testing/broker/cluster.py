@@ -18,6 +18,7 @@ from cyproducer.testing.broker import (
     produce,
     releases,
     retention,
+    telemetry,
     transaction_requests,
 )
 from cyproducer.testing.broker.access import Access
@@ -50,6 +51,7 @@ HANDLERS: Final[Mapping[Api, Handler]] = {
     **access.HANDLERS,
     **group_requests.HANDLERS,
     **modern_group_requests.HANDLERS,
+    **telemetry.HANDLERS,
 }
 
 
@@ -106,6 +108,9 @@ class EmbeddedCluster:
         self.apis = {api.key: api for api in self.handlers}
         #: API key -> the lowest and the highest version.
         self.versions = releases.versions(self.handlers, release)
+        self.telemetry = telemetry.Telemetry()
+        #: The versions of telemetry, which are not offered without a subscription.
+        self.unoffered = {api.key: self.versions.pop(api.key, None) for api in telemetry.APIS}
         # With version 0, clients send the mechanism's messages without a request header.
         self.versions[SASL_HANDSHAKE.key] = (1, 1)
         #: The APIs that a refusal of ApiVersions names (KIP-511).

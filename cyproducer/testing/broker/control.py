@@ -13,6 +13,8 @@ from cyproducer.testing.broker.access import Right
 from cyproducer.testing.broker.faults import Rule
 from cyproducer.testing.broker.homes import GROUP, ID
 from cyproducer.testing.broker.partitions import Entry, Partition, Topic
+from cyproducer.testing.broker.telemetry import Subscription
+from cyproducer.testing.pushed_metrics import PushedMetrics
 from cyproducer.testing.stored_record import StoredRecord
 
 if TYPE_CHECKING:
@@ -171,6 +173,31 @@ def clear_faults(cluster: "EmbeddedCluster") -> None:
     cluster.faults.clear()
     for node in cluster.nodes.values():
         node.delay_ms = 0.0
+
+
+def subscribe(
+    cluster: "EmbeddedCluster",
+    metrics: tuple[str, ...],
+    push_interval_ms: int,
+    delta: bool,
+    codec_ids: tuple[int, ...],
+    max_bytes: int,
+) -> None:
+    for key, versions in cluster.unoffered.items():
+        if versions is None:
+            raise Refused(
+                "subscribing to metrics failed: kafka_version is older than 3.7, the first with KIP-714"
+            )
+        cluster.versions[key] = versions
+    before = cluster.telemetry.subscription
+    number = 1 if before is None else before.subscription_id + 1
+    cluster.telemetry.subscription = Subscription(
+        metrics, push_interval_ms, delta, codec_ids, max_bytes, number
+    )
+
+
+def pushes(cluster: "EmbeddedCluster") -> list[PushedMetrics]:
+    return list(cluster.telemetry.pushes)
 
 
 def add_right(

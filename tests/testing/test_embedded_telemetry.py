@@ -1,0 +1,158 @@
+"""Metrics that a producer pushes to the embedded broker (KIP-714)."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cyproducer import KafkaProducer, errors
+from cyproducer.testing import EmbeddedBroker, PushedMetrics
+from tests.observability.pushed import CUMULATIVE, DELTA, points
+from tools.harness.until import until
+
+SENT = "org.apache.kafka.producer.record.send.total"
+OF_TOPIC = "org.apache.kafka.producer.topic.record.send.total"
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"t": 1}) as broker:
+        yield broker
+
+
+def pushed(broker: EmbeddedBroker, wanted: Callable[[PushedMetrics], bool]) -> PushedMetrics:
+    """Waits for the first push that is wanted."""
+    until(lambda: any(map(wanted, broker.telemetry())), "a push")
+    return next(filter(wanted, broker.telemetry()))
+
+
+def sent(push: PushedMetrics) -> float:
+    return points(push.metrics)[SENT, ""][0]
+
+
+def producing(broker: EmbeddedBroker, **options: object) -> KafkaProducer:
+    return KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="shop", **options)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_metrics_are_pushed_with_the_codec_that_the_broker_prefers(
+    broker: EmbeddedBroker, codec: str
+) -> None:
+    broker.subscribe_telemetry("*", push_interval_ms=20, compression=[codec])
+    with producing(broker) as producer:
+        for _ in range(7):
+            producer.send("t", b"x")
+        producer.flush()
+        push = pushed(broker, lambda push: sent(push) == 7)
+        assert push.client_instance_id == producer.client_instance_id().bytes
+        assert (push.client_id, push.compression, push.terminating) == ("shop", codec, False)
+        found = points(push.metrics)
+        assert found[SENT, ""] == (7, CUMULATIVE)
+        assert found[OF_TOPIC, "t"] == (7, CUMULATIVE)
+        latest = producer.metrics()
+        for name, key in (
+            ("record-size-avg", "org.apache.kafka.producer.record.size.avg"),
+            ("buffer-total-bytes", "org.apache.kafka.producer.buffer.total.bytes"),
+            ("acknowledgement-latency-max", "cyproducer.producer.acknowledgement.latency.max"),
+        ):
+            assert found[key, ""] == (latest["producer-metrics"][name], None)
+        node = latest["producer-node-metrics.node-1"]["request-latency-max"]
+        assert found["org.apache.kafka.producer.node.request.latency.max", "1"] == (node, None)
+
+
+def test_close_pushes_what_no_push_had(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT)
+    with producing(broker) as producer:
+        producer.client_instance_id()
+        producer.send("t", b"x")
+    (push,) = broker.telemetry()
+    assert push.terminating
+    assert points(push.metrics) == {(SENT, ""): (1, CUMULATIVE)}
+
+
+def test_close_is_not_delayed_by_a_broker_that_does_not_answer_the_last_push(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT)
+    producer = producing(broker)
+    producer.client_instance_id()
+    broker.delay(1, 3_600_000)
+    producer.close(timeout=0.2)
+    assert [push.terminating for push in broker.telemetry()] == [True]
+
+
+def test_sums_of_a_delta_subscription_add_up(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT, push_interval_ms=10, delta=True)
+    with producing(broker) as producer:
+        for number in (3, 4):
+            for _ in range(number):
+                producer.send("t", b"x")
+            producer.flush()
+            # A push that is refused does not lose what it had.
+            broker.fail("PushTelemetry", "TELEMETRY_TOO_LARGE")
+            pushed(broker, lambda push, number=number: sent(push) == number)  # type: ignore[misc]
+    found = [points(push.metrics)[SENT, ""] for push in broker.telemetry()]
+    assert {kind for _, kind in found} == {DELTA}
+    assert sum(value for value, _ in found) == 7
+
+
+def test_a_new_subscription_is_taken_up(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT, push_interval_ms=10)
+    with producing(broker) as producer:
+        pushed(broker, lambda push: True)
+        broker.subscribe_telemetry(OF_TOPIC, push_interval_ms=10)
+        producer.send("t", b"x")
+        pushed(broker, lambda push: (OF_TOPIC, "t") in points(push.metrics))
+
+
+def test_a_push_that_would_be_too_large_has_fewer_metrics(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry("*", push_interval_ms=10, compression=["none"], max_bytes=1000)
+    with producing(broker):
+        push = pushed(broker, lambda push: True)
+    assert 500 < len(push.metrics) <= 1000
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_lost_push_is_followed_by_another(broker: EmbeddedBroker, cut: bool) -> None:
+    broker.subscribe_telemetry(SENT, push_interval_ms=10)
+    if cut:
+        broker.cut("PushTelemetry")
+    else:
+        broker.fail("PushTelemetry", "UNKNOWN_SUBSCRIPTION_ID")
+    with producing(broker):
+        pushed(broker, lambda push: True)
+
+
+def test_a_refused_client_pushes_no_more_and_sends_on(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT, push_interval_ms=10)
+    broker.fail("GetTelemetrySubscriptions", "INVALID_REQUEST")
+    with producing(broker) as producer:
+        with pytest.raises(errors.UnsupportedVersionError, match="refuses this client's telemetry"):
+            producer.client_instance_id()
+        assert producer.send("t", b"x").get().offset == 0
+    assert broker.telemetry() == []
+
+
+def test_a_broker_without_a_plugin_gives_no_instance_id_and_is_asked_for_nothing(
+    broker: EmbeddedBroker,
+) -> None:
+    with producing(broker) as producer:
+        producer.wait_ready()
+        with pytest.raises(errors.KafkaTimeoutError, match="no connected broker offers telemetry"):
+            producer.client_instance_id(0.01)
+
+
+def test_the_options_turn_it_off(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry("*", push_interval_ms=1)
+    for name in ("enable_metrics_push", "metrics_enabled"):
+        with producing(broker, **{name: False}) as producer:
+            producer.send("t", b"x").get()
+            with pytest.raises(
+                errors.IllegalStateError, match="needs enable_metrics_push=True, metrics_enabled=True"
+            ):
+                producer.client_instance_id()
+    assert broker.telemetry() == []
+
+
+def test_a_subscription_must_be_possible(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ValueError, match="push_interval_ms=0: must be at least 1"):
+        broker.subscribe_telemetry("*", push_interval_ms=0)
+    with pytest.raises(ValueError, match="compression='zip': must be one of none, gzip"):
+        broker.subscribe_telemetry("*", compression=["zip"])
