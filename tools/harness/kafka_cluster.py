@@ -47,6 +47,7 @@ class KafkaCluster:
             to port.
         jvm_options: Further options of the brokers' JVMs.
         directory: Directory of data and logs. Default: a temporary directory, removed by `stop`.
+        classes: A directory of compiled classes for the brokers, such as plugins.
         pom: The Kafka to run, 3.0 or later, as for `kafka_install`. Default: that of ``pom.xml``.
     """
 
@@ -59,9 +60,11 @@ class KafkaCluster:
         listeners: Mapping[str, str] | None = None,
         advertised: Mapping[str, Mapping[int, int]] | None = None,
         jvm_options: Sequence[str] = (),
+        classes: Path | None = None,
         directory: Path | None = None,
         pom: Path | None = None,
     ) -> None:
+        self._classes = classes
         self._pom = pom
         self._properties = dict(properties or {})
         self._racks = dict(enumerate(racks, 1))
@@ -82,6 +85,8 @@ class KafkaCluster:
             KafkaStartError: A node exited, or did not respond within ``timeout_s``. Has the ends of its logs.
         """
         self._classpath = classpath(self._pom)
+        if self._classes is not None:
+            self._classpath += f":{self._classes}"
         deadline = time.monotonic() + timeout_s
         for attempt in range(3):
             if self._directory is None:
