@@ -15,7 +15,6 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from cyproducer import _process_hooks, errors
@@ -144,7 +143,7 @@ class Runtime:
         self.client = NetworkClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client, self.client.fates)
         if self.client.telemetry is not None:
-            self._made_ns = time_ns()
+            self._made_ns = self.clock.unix_ms() * 1_000_000
             self.client.telemetry.collect = self._collect
             self._collector: Collector | None = None
         # A future keeps the queue alive, but not the producer.

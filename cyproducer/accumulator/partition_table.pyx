@@ -13,7 +13,7 @@ from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
 from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
 from cyproducer.base.greenlets cimport broadcast
-from cyproducer.base.sync cimport cyp_store_pointer, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.sync cimport cyp_note32, cyp_store_pointer, pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef class TopicInfo:
@@ -190,7 +190,7 @@ cdef int list_available(Topic* t, int32_t count) noexcept nogil:
         node = t.partitions[t.sticky].node
         if node == NULL or not node.in_rack:
             # The rack leads a partition again. Few records could take long to fill the batch of another one.
-            t.sticky = -1
+            cyp_note32(&t.sticky, -1)
     return t.available_count
 
 

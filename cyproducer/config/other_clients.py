@@ -166,7 +166,6 @@ OTHER_NAMES: Final = {
     "broker.version.fallback": _nothing(_FOUND_OUT),
     "broker.address.family": _nothing("every address of a host is tried"),
     "broker.address.ttl": _nothing("a host is looked up for each round of attempts"),
-    "enable.metrics.push": _nothing("client telemetry is not supported"),
     "enable.random.seed": _nothing("random numbers are always seeded"),
     "internal.termination.signal": _nothing("no thread needs a signal to end"),
     "log.connection.close": _nothing(_LINES),

@@ -6,9 +6,9 @@ bytes (``otlp``). One call at a time.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from cyproducer.base.clock import unix_ms
 from cyproducer.observability import otlp
 from cyproducer.observability.definitions import OF_NODE, OF_TOPIC, PRODUCER, Definition, Kind
 from cyproducer.observability.registry import Registry
@@ -45,7 +45,7 @@ class Collector:
         resource: dict[str, str],
         version: str,
         start_ns: int,
-        now_ns: Callable[[], int] = time.time_ns,
+        now_ns: Callable[[], int] = lambda: unix_ms() * 1_000_000,
     ) -> None:
         """
         Args:

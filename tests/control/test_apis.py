@@ -16,11 +16,13 @@ from cyproducer.wire.messages import (
     END_TXN,
     FETCH,
     FIND_COORDINATOR,
+    GET_TELEMETRY_SUBSCRIPTIONS,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     PRODUCE,
+    PUSH_TELEMETRY,
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
 )
@@ -196,8 +198,12 @@ def test_a_release_is_not_assumed_to_have_the_apis_of_later_ones() -> None:
     assert {api for api in APIS if api.key not in fallback_for((2, 8))} == {
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
+        GET_TELEMETRY_SUBSCRIPTIONS,
+        PUSH_TELEMETRY,
     }
-    assert set(fallback_for((3, 0))) == {api.key for api in APIS}
+    telemetry = {GET_TELEMETRY_SUBSCRIPTIONS.key, PUSH_TELEMETRY.key}
+    assert set(fallback_for((3, 6))) == {api.key for api in APIS} - telemetry
+    assert set(fallback_for((3, 7))) == {api.key for api in APIS}
 
 
 @pytest.mark.parametrize("release", [(2, 0), (0, 10, 2), (1,), ()])

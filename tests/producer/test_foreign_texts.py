@@ -445,6 +445,7 @@ IDENTIFIERS = {
     "topics.configs.value",
     "results.configs.name",
     "results.configs.value",
+    "requested_metrics",
     "results.configs.synonyms.name",
     "results.configs.synonyms.value",
     "results.configs.documentation",

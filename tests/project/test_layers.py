@@ -228,7 +228,15 @@ def test_only_the_clock_reads_the_time() -> None:
 
 
 BROKER = PACKAGE / "testing" / "broker"
-BROKER_MAY_IMPORT = ("base", "errors", "records", "wire", "testing.broker", "testing.stored_record")
+BROKER_MAY_IMPORT = (
+    "base",
+    "errors",
+    "records",
+    "wire",
+    "testing.broker",
+    "testing.pushed_metrics",
+    "testing.stored_record",
+)
 BROKER_RULES = (
     "authentication", "batches", "configs", "group_offsets", "groups", "homes", "partitions", "transactions",
     "world",
