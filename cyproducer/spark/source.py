@@ -12,8 +12,9 @@ another helper      ``commit(messages)`` or ``abort(messages)``: on that copy fo
                     a stream
 ==================  =======================================================================================
 
-So the constructor checks everything, and work that must happen once, before the tasks, is done while the
-writer is pickled. For exactly-once, that is the plan of the batch.
+So the constructor checks everything. Work that must happen once, before the tasks, is done in
+``writer(schema)`` for a batch, and for a stream while the writer is pickled. For exactly-once, that is the
+plan of the batch.
 """
 
 import logging
@@ -84,9 +85,12 @@ class CyproducerDataSource(DataSource):
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
         try:
-            return _BatchWriter(_Task(self.options, schema, self.session, stream=False))
+            task = _Task(self.options, schema, self.session, stream=False)
+            # Spark makes this writer only to pickle it, and prints more lines of an error from pickling.
+            task.prepare()
         except (KafkaError, SchemaError) as error:
             raise without_causes(error) from None
+        return _BatchWriter(task)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
@@ -257,8 +261,23 @@ def _outcomes(messages: list[Any]) -> list[TaskOutcome | None]:
     return [None if each is None else each.outcome for each in messages]
 
 
-class _Pickled:
-    """Prepares the task when the writer is pickled, which Spark does while planning, before the tasks."""
+class _BatchWriter(DataSourceArrowWriter):
+    def __init__(self, task: _Task) -> None:
+        self._task = task
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._task.commit(messages, "batch")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._task.abort(messages, "batch")
+
+
+class _OfStream:
+    """Prepares the task when the writer is pickled, which Spark does while planning, before the tasks. Not
+    when it is made: Spark makes another one for each commit."""
 
     def __init__(self, task: _Task) -> None:
         self._task = task
@@ -270,19 +289,6 @@ class _Pickled:
             raise without_causes(error) from None
         return self.__dict__
 
-
-class _BatchWriter(_Pickled, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._task.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._task.commit(messages, "batch")
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._task.abort(messages, "batch")
-
-
-class _OfStream(_Pickled):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._task.commit(messages, f"micro-batch {batchId}")
 

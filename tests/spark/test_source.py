@@ -138,16 +138,19 @@ def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
         source.CyproducerDataSource(given).writer(of, False)
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("callback", ["nowhere.at.all:note", f"{__name__}:nothing"])
-def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: str) -> None:
-    writer = source.CyproducerDataSource(options(summaryCallback=callback)).writer(VALUES, False)
+def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: str, stream: bool) -> None:
+    made = source.CyproducerDataSource(options(summaryCallback=callback))
     with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'") as raised:
-        pickle.dumps(writer)
+        # Spark prints more lines of an error from pickling. Before a stream's tasks there is no other place.
+        _ = pickle.dumps(made.streamWriter(VALUES, False)) if stream else made.writer(VALUES, False)
     # Spark prints the tracebacks of all causes.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("created", [True, False])
 def test_a_topic_is_created_once_before_the_tasks(
     source: Any,
@@ -155,6 +158,7 @@ def test_a_topic_is_created_once_before_the_tasks(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     created: bool,
+    stream: bool,
 ) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -165,9 +169,12 @@ def test_a_topic_is_created_once_before_the_tasks(
     monkeypatch.setattr(source, "create_missing", create)
     more = {"createTopic.partitions": "3", "createTopic.replication": "2", "checkOnDriver": "false"}
     given = options(broker) | more
-    writer = source.CyproducerDataSource(given).writer(VALUES, False)
-    assert asked == []
+    made = source.CyproducerDataSource(given)
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
+        writer = made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False)
+        # Spark makes another writer for each commit of a stream, and pickles that of a write twice.
+        assert len(asked) == (0 if stream else 1)
+        pickle.dumps(writer)
         pickle.dumps(writer)
     assert [what[1:] for what in asked] == [("t", 3, 2)]
     assert ("topic 't' was created with 3 partitions" in caplog.text) is created
@@ -175,9 +182,8 @@ def test_a_topic_is_created_once_before_the_tasks(
 
 def test_the_driver_reports_brokers_that_cannot_be_reached(source: Any) -> None:
     given = options() | {"checkOnDriver": "true", "kafka.max.block.ms": "100"}
-    writer = source.CyproducerDataSource(given).writer(VALUES, False)
     with pytest.raises(NoBrokersAvailable, match=r"give option 'checkOnDriver'='false'\. .*127\.0\.0\.1:1"):
-        pickle.dumps(writer)
+        source.CyproducerDataSource(given).writer(VALUES, False)
 
 
 @pytest.mark.parametrize("missing", ["topic", "deadLetterTopic"])
@@ -187,12 +193,11 @@ def test_the_driver_reports_a_topic_that_does_not_exist(
     present = f"beside-{missing}"
     broker.create_topic(present, 1)
     given = options(broker, **{"topic": present, "kafka.max.block.ms": "200", missing: f"no-{missing}"})
-    writer = source.CyproducerDataSource(given).writer(VALUES, False)
     with pytest.raises(KafkaError, match=f"no-{missing}"):
-        pickle.dumps(writer)
+        source.CyproducerDataSource(given).writer(VALUES, False)
     # The tasks may create it.
     created = given | {"kafka.allow.auto.create.topics": "true"}
-    pickle.dumps(source.CyproducerDataSource(created).writer(VALUES, False))
+    source.CyproducerDataSource(created).writer(VALUES, False)
 
 
 def test_a_refused_password_is_said_before_a_topic_is_created(
@@ -212,9 +217,8 @@ def test_a_refused_password_is_said_before_a_topic_is_created(
             "kafka.sasl.plain.password": "wrong",
             "kafka.max.block.ms": "3000",
         }
-        writer = source.CyproducerDataSource(given).writer(VALUES, False)
         with pytest.raises(KafkaError, match="refused user 'alice'"):
-            pickle.dumps(writer)
+            source.CyproducerDataSource(given).writer(VALUES, False)
     assert asked == []
     assert len(sasl.tries) == 1
 
