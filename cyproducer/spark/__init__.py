@@ -12,6 +12,7 @@ from cyproducer.spark.exactly_once.cluster import NotDecidedError
 from cyproducer.spark.exactly_once.decisions import DecisionLogError
 from cyproducer.spark.exactly_once.driver import DecidedError
 from cyproducer.spark.exactly_once.rules import BatchOrderError
+from cyproducer.spark.foreach import foreach_writer
 from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
 from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
@@ -40,6 +41,7 @@ __all__ = [
     "close_all",
     "confluent_wire",
     "foreach_batch",
+    "foreach_writer",
     "json_schema",
     "produce_arrow",
     "produce_partitions",

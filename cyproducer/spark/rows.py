@@ -128,8 +128,8 @@ def check_partition(given: object, function: str, callers: str) -> None:
         raise TypeError(
             f"{function} is called with {type(given).__name__}, and takes an iterator of a partition's rows, "
             f"as {callers} give it. foreach() and map() call a function with each row: use "
-            f"foreachPartition(), and for a stream format({FORMAT!r}) or foreachBatch() with "
-            "foreach_batch(). Of a partition that is a list, give iter(list)"
+            f"foreachPartition(), and for a stream format({FORMAT!r}), foreachBatch() with foreach_batch(), "
+            "or foreach() with foreach_writer(). Of a partition that is a list, give iter(list)"
         )
 
 
@@ -303,7 +303,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
 
     def _record(self, topic: str | None, value: Any, key: Any = None, *rest: Any) -> RecordFuture:
         if topic is None:
-            raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' in each element")
+            raise TypeError("no topic: give one to the function, or a field 'topic' in each element")
         try:
             if self._text_value and isinstance(value, str):
                 value = value.encode()

@@ -181,3 +181,40 @@ def test_foreach_batch_writes_and_reports_a_summary(spark: Any, kafka: KafkaClus
     assert (batch, summary.rows, summary.dead_letters) == (0, 500, 0)
     assert summary.bytes == sum(len(str(number)) for number in range(500))
     assert sum(r.records for r in summary.ranges) == 500
+
+
+def test_a_foreach_writer_takes_a_stream_in_update_mode(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """Spark's real-time mode has this mode only, and no other sink in Python."""
+    from cyproducer.spark import foreach_writer
+
+    kafka.create_topic("rows-foreach", 2)
+    kafka.create_topic("rows-foreach-dead", 1)
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.txt").write_text("".join(f"{number}\n" for number in range(300)))
+    writer = foreach_writer(
+        "rows-foreach",
+        dead_letter_topic="rows-foreach-dead",
+        bootstrap_servers=kafka.bootstrap_servers,
+        max_request_size=10_000,
+    )
+    large = "if(value = '7', repeat('7', 20000), value) as value"
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .groupBy("value")
+        .count()
+        .selectExpr("value as key", large)
+        .writeStream.foreach(writer)
+        .outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = read_all(kafka.bootstrap_servers, "rows-foreach", 299)
+    assert Counter(int(r.value or b"-1") for r in found) == Counter(set(range(300)) - {7})
+    (dead,) = read_all(kafka.bootstrap_servers, "rows-foreach-dead", 1)
+    assert dead.key == b"7"

@@ -204,7 +204,7 @@ def repr_bytes(value: object) -> bytes | None:
         ("t", ("a", "b", "c"), "an element is tuple"),
         ("t", {"value": "v", "colour": 1}, "an element has the field 'colour'"),
         ("t", None, "an element is NoneType"),
-        (None, "v", "no topic: give one to produce_partitions"),
+        (None, "v", "no topic: give one to the function"),
         (None, {"value": "v"}, "no topic"),
         ("t", {"key": "k"}, "no field 'value', only key: None is a tombstone's value"),
         ("t", rows(["key"], ("k",))[0], "no field 'value', only key"),

@@ -123,6 +123,7 @@ REFERENCE = {
         "::: cyproducer.spark.produce_partitions",
         "::: cyproducer.spark.produce_arrow",
         "::: cyproducer.spark.foreach_batch",
+        "::: cyproducer.spark.foreach_writer",
         "::: cyproducer.spark.shared_producer",
         "::: cyproducer.spark.SharedConfig",
         "::: cyproducer.spark.close_all",
