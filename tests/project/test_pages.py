@@ -36,7 +36,7 @@ NOT_RUN = {
     "perf/README.md": 1,
     "docs/asyncio.md": 1,
     "docs/security.md": 2,
-    "docs/spark.md": 9,
+    "docs/spark.md": 10,
     "docs/spark-exactly-once.md": 3,
     "docs/testing.md": 2,
     "docs/tracing.md": 3,

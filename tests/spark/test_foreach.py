@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cyproducer.errors import KafkaConfigurationError
+from cyproducer.errors import InvalidRecordError, KafkaConfigurationError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark import RowsFailedError, foreach_writer
 from cyproducer.testing import EmbeddedBroker
@@ -147,3 +147,32 @@ def test_after_an_error_close_waits_for_nothing_and_the_next_task_has_a_new_prod
 def test_options_are_checked_on_the_driver(given: dict[str, Any], says: str) -> None:
     with pytest.raises(KafkaConfigurationError, match=says):
         foreach_writer("t", bootstrap_servers="127.0.0.1:1", **given)
+
+
+def test_a_row_is_a_dead_letter_only_if_it_is_refused_alone_too(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker refuses a whole batch because of one bad record."""
+    broker.create_topic("refused", 1)
+    broker.create_topic("refused-dead", 1)
+    send = KafkaProducer.send
+    tries: list[Any] = []
+
+    class Refused:
+        topic, partition, is_done = "refused", 0, False
+
+        def get(self) -> None:
+            error = InvalidRecordError("refused")
+            error.maybe_written = False
+            raise error
+
+    def send_first(producer: KafkaProducer, topic: str, value: Any, *rest: Any) -> Any:
+        tries.append(value)
+        if topic == "refused" and (value == b"bad" or tries.count(value) == 1):
+            return Refused()
+        return send(producer, topic, value, *rest)
+
+    monkeypatch.setattr(KafkaProducer, "send", send_first)
+    written(broker, "refused", rows(["value"], ("good",), ("bad",)), dead_letter_topic="refused-dead")
+    assert [r.value for r in read_all(broker.bootstrap_servers, "refused", 1)] == [b"good"]
+    assert [r.value for r in read_all(broker.bootstrap_servers, "refused-dead", 1)] == [b"bad"]
