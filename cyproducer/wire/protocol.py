@@ -85,7 +85,7 @@ def _invalid(message: str, problem: str) -> KafkaProtocolError:
 def encode_api_versions(
     version: int, correlation_id: int, client_id: str | None, software_name: str, software_version: str
 ) -> bytes:
-    """Encodes an ApiVersions request v0-v4 as a whole frame, size prefix included (KIP-35, KIP-511).
+    """Encodes an ApiVersions request v0-v5 as a whole frame, size prefix included (KIP-35, KIP-511).
 
     The software name and version are sent from v3 on; brokers accept ASCII letters, digits, ``-`` and ``.``
     in them.

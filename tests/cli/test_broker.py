@@ -75,7 +75,7 @@ def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--topics", "orders:x"], "'orders:x': must be NAME or NAME:PARTITIONS"),
         (["--topics", "no topic"], "no topic"),
         (["--sasl", "alice"], "must be USER:PASSWORD"),
-        (["--kafka-version", "9.9"], "kafka_version='9.9': must be 2.1 to 4.1"),
+        (["--kafka-version", "9.9"], "kafka_version='9.9': must be 2.1 to 4.4"),
     ],
 )
 def test_wrong_usage(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

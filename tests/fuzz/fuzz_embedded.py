@@ -25,7 +25,7 @@ from unittest import mock
 
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.records.crc32c import crc32c
-from cyproducer.testing.broker import admin, loop
+from cyproducer.testing.broker import admin, control, loop
 from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.batches import HEADER_BYTES
 from cyproducer.testing.broker.cluster import HANDLERS, EmbeddedCluster
@@ -221,6 +221,8 @@ class Broker:
             for partition in cluster.create_topic(name, partitions).partitions:
                 partition.leader = 1 + partition.index
                 cluster.topics.learn(partition, list(cluster.nodes))
+        # All metrics, in any codec: without a subscription, brokers do not offer the two requests.
+        control.subscribe(cluster, ("",), 1_000, True, tuple(range(5)), 1 << 16)
         numbers = count(1)
         # Members' ids that an input can have.
         cluster.groups.new_id = lambda prefix: f"m-{next(numbers)}"  # type: ignore[method-assign]

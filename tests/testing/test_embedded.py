@@ -334,7 +334,7 @@ def test_numbers_below_one_are_refused(wrong: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"kafka_version": "5.0"}, "kafka_version='5.0': must be 2.1 to 4.1"),
+        ({"kafka_version": "5.0"}, "kafka_version='5.0': must be 2.1 to 4.4"),
         ({"kafka_version": "new"}, "kafka_version='new': must be a release of Kafka"),
         ({"topics": {"no topic": 1}}, "no topic"),
         ({"max_bytes": 0}, "max_bytes is 0: must be at least 1"),

@@ -94,11 +94,11 @@ def test_values_that_a_version_cannot_encode_are_rejected() -> None:
         protocol.encode_init_producer_id(2, 1, None, None, 1, -1, 0)
 
 
-@pytest.mark.parametrize("version", [-1, 5])
+@pytest.mark.parametrize("version", [-1, 6])
 def test_unimplemented_versions_are_rejected(version: int) -> None:
-    with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 4"):
+    with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 5"):
         protocol.encode_api_versions(version, 1, None, "n", "v")
-    with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 4"):
+    with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 5"):
         protocol.decode_api_versions(version, b"")
     with pytest.raises(ValueError, match="Metadata version 14 is not implemented, only 0 to 13"):
         protocol.decode_metadata(14, b"")

@@ -26,7 +26,7 @@ class Transaction:
         request = TXN_OFFSET_COMMIT.request
         topics = [
             request.TxnOffsetCommitRequestTopic(
-                "t", [request.TxnOffsetCommitRequestPartition(0, offset, -1, None)]
+                name="t", partitions=[request.TxnOffsetCommitRequestPartition(0, offset, -1, None)]
             )
         ]
         response = self.peer.ask(TXN_OFFSET_COMMIT, 3, group_id=G, topics=topics, **self.who, **fields)
