@@ -134,7 +134,7 @@ class EmbeddedBroker:
             raise ValueError(f"racks={racks!r}: must have one rack per broker, and brokers={brokers}")
         self._brokers = brokers
         self._process = process
-        self._options = {
+        self._options: dict[str, Any] = {
             "nodes": brokers,
             "racks": racks if racks is None else list(racks),
             "port": port,

@@ -1,6 +1,7 @@
 """Metrics that a producer pushes to the embedded broker (KIP-714)."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def sent(push: PushedMetrics) -> float:
     return points(push.metrics)[SENT, ""][0]
 
 
-def producing(broker: EmbeddedBroker, **options: object) -> KafkaProducer:
+def producing(broker: EmbeddedBroker, **options: Any) -> KafkaProducer:
     return KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="shop", **options)
 
 

@@ -100,16 +100,16 @@ def same_default(declared: str, kafka: str) -> bool:
 def test_a_declaration_is_that_of_kafka(api: Api, kind: str) -> None:
     message: Message = getattr(api, kind)
     schema = schema_of(message)
-    declared = api.declared
+    versions = api.declared
     if api.name in LATER_THAN_ORACLES:
-        declared = Versions(declared.first, LATER_THAN_ORACLES[api.name] - 1)
+        versions = Versions(versions.first, LATER_THAN_ORACLES[api.name] - 1)
     assert schema["apiKey"] == api.key
-    assert within(schema["validVersions"], api.declared) == tuple(declared)
+    assert within(schema["validVersions"], api.declared) == tuple(versions)
     flexible = schema["flexibleVersions"]
     assert api.flexible == (NEVER if flexible == "none" else Versions.parse(flexible).first)
     common = {each["name"]: each for each in schema.get("commonStructs", ())}
-    wanted = list(theirs(schema["fields"], common, declared, ""))
-    found = list(ours(message.root, declared, ""))
+    wanted = list(theirs(schema["fields"], common, versions, ""))
+    found = list(ours(message.root, versions, ""))
     assert [row[:-1] for row in found] == [row[:-1] for row in wanted]
     for declared, kafka in zip(found, wanted, strict=True):
         assert same_default(declared[-1], kafka[-1]), (declared, kafka)
