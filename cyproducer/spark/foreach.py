@@ -2,8 +2,8 @@
 
 Owns the object that Spark calls for each partition and epoch, and which of its rows become dead letters.
 Does not own the conversion of a row to a record (``rows``) or the records of the dead letter topic
-(``dead_letters``). In Spark's real-time mode, an epoch takes minutes, and Spark passes a row as soon as it
-has it. So a row is sent at once, and outcomes are looked at while further rows arrive.
+(``dead_letters``). In Spark's real-time mode, an epoch takes minutes, and Spark passes rows while it lasts.
+So a row is sent at once, and outcomes are looked at while further rows arrive.
 """
 
 from collections import deque
@@ -40,8 +40,8 @@ def foreach_writer(
     """Returns a writer for ``df.writeStream.foreach(...)``, in append, update and complete mode.
 
     This is the sink for Spark's real-time mode, which accepts no Python data source and no ``foreachBatch``.
-    Each row is sent as soon as Spark passes it. An epoch of a partition ends when all of its rows are
-    acknowledged. Delivery is at least once.
+    Each row is sent as soon as Spark passes it, which Spark does for many rows at once (docs/spark.md has the
+    times). An epoch of a partition ends when all of its rows are acknowledged. Delivery is at least once.
 
     ``topic``: the topic of all rows; None: the column ``topic`` has each row's topic. A row has ``value``
     (None: a tombstone) and optionally ``key``, ``topic``, ``headers`` (pairs), ``partition`` and

@@ -269,10 +269,10 @@ def test_offsets_are_asked_of_the_leader_that_moved(cluster: ScriptedCluster, re
 
 def test_a_known_leader_is_not_looked_up_again(cluster: ScriptedCluster, reader: Reading) -> None:
     reader.topic("t", *soon())
-    before = len(cluster.received(METADATA))
     for partition in (0, 1, 0):
         reader.offsets("t", partition, *soon())
-    assert len(cluster.received(METADATA)) == before
+    # The client's own look at the cluster, which names no topic, may be later than the reader's.
+    assert [each.topics for each in cluster.received(METADATA) if each.topics] == [["t"]]
 
 
 def test_offsets_that_are_refused_are_an_error(cluster: ScriptedCluster, reader: Reading) -> None:
