@@ -193,7 +193,7 @@ class KafkaCluster:
         partitions: int = 1,
         replication: int | None = None,
         configs: Mapping[str, str] | None = None,
-        timeout_s: float = 30,
+        timeout_s: float = 60,
     ) -> None:
         """Creates a topic and waits until each of its partitions has a leader, which knows it, and all its
         replicas.
