@@ -28,7 +28,9 @@ from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import Transactions
 from tools.harness.until import looks
 
-SETTLING_S = 40.0
+SETTLING_S = 90.0
+"""More than a consumer's default session timeout, 45 s: if the LeaveGroup of a member was lost, brokers know
+only after that time that it has gone."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
