@@ -4,7 +4,9 @@ from cyproducer.futures.delivery cimport Delivery
 from cyproducer.accumulator.batch_outcomes cimport Incomplete
 from cyproducer.accumulator.structures cimport Batch, Partition, RecordView, Topic
 from cyproducer.accumulator.partition_table cimport TopicInfo
+from cyproducer.base.sync cimport cyp_change32
 from cyproducer.records.native_codec cimport NativeCodec
+from cyproducer.records.record_batch cimport put_record
 
 cdef enum AppendResult:
     APPENDED = 0
@@ -35,6 +37,23 @@ cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
         return b.clock_ms
     b.clock_ms = now_ms
     return now_ms
+
+
+cdef inline void put(Partition* p, Batch* b, const RecordView* r, int64_t timestamp) noexcept nogil:
+    """Writes a record to the end of an open batch that has room for it."""
+    cdef uint8_t* at = b.data + b.size
+    cdef int64_t written = put_record(
+        at, timestamp - b.base_timestamp, b.count,
+        r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
+    ) - at
+    b.size += written
+    if written > b.largest:
+        b.largest = written
+    if timestamp > b.max_timestamp:
+        b.max_timestamp = timestamp
+    cyp_change32(&b.count, 1)
+    b.delivery.count = b.count
+    p.records += 1
 
 
 cdef class RecordAccumulator(Incomplete):

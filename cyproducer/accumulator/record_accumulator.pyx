@@ -55,7 +55,6 @@ from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
-    cyp_change32,
     cyp_change64,
     cyp_cond_init,
     cyp_load32,
@@ -76,7 +75,7 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.accumulator.partition_table cimport TopicInfo, make_topic
 from cyproducer.records.hashing cimport partition_of, rule_number
-from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, record_bound
 
 import os
 
@@ -138,27 +137,15 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
     pthread_mutex_unlock(&a.lock)
 
 
-cdef inline void put(
+cdef inline void put_one(
     Partition* p, Batch* b, const RecordView* r, int64_t timestamp, Appended* out
 ) noexcept nogil:
-    """Writes a record to the end of an open batch that has room for it."""
-    cdef uint8_t* at = b.data + b.size
-    cdef int64_t written = put_record(
-        at, timestamp - b.base_timestamp, b.count,
-        r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
-    ) - at
-    b.size += written
-    if written > b.largest:
-        b.largest = written
-    if timestamp > b.max_timestamp:
-        b.max_timestamp = timestamp
+    """Writes a record to an open batch, and gives its future one of the batch's references."""
     out.delivery = b.delivery
     out.index = b.count
     out.timestamp_ms = timestamp
     b.held -= 1
-    cyp_change32(&b.count, 1)
-    b.delivery.count = b.count
-    p.records += 1
+    put(p, b, r, timestamp)
 
 
 @cython.final
@@ -346,7 +333,7 @@ cdef class RecordAccumulator(Incomplete):
             return False
         if r.timestamp_ms < 0:
             timestamp = dated(b, timestamp)
-        put(p, b, r, timestamp, out)
+        put_one(p, b, r, timestamp, out)
         p.appended += 1
         if keyless:
             cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
@@ -431,7 +418,7 @@ cdef class RecordAccumulator(Incomplete):
             # Reading the exact clock would be a tenth of the cost of a record. Only the first record of a
             # batch has the exact time; ``dated`` makes sure that the next records are not older.
             timestamp = dated(b, self.clock.ticked_wall_ms())
-        put(p, b, r, timestamp, out)
+        put_one(p, b, r, timestamp, out)
         a.records_appended += 1
         if alone:
             cyp_store_pointer(<void**>&p.open, b)

@@ -4,7 +4,7 @@ Owns the two requests, and the threads that wait for the client's instance id. D
 is due (``control/telemetry``), or the metrics: ``collect`` returns them. Opens no connections: it uses those
 that records and metadata need, and does nothing until one of their brokers offers telemetry.
 
-``tick``, ``offered`` and everything named ``on_...`` run with the loop lock held, one call at a time.
+``tick``, ``is_offered`` and everything named ``on_...`` run with the loop lock held, one call at a time.
 ``instance_id`` and ``end`` may be called from any thread.
 """
 

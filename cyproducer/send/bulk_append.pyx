@@ -21,6 +21,7 @@ from cyproducer.accumulator.record_accumulator cimport (
     OUT_OF_MEMORY,
     TOPIC_UNKNOWN,
     dated,
+    put,
 )
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.accumulator.builtin_partitioner cimport STICKY, place
@@ -54,7 +55,7 @@ from cyproducer.records.columnar cimport (
     number_at,
 )
 from cyproducer.records.hashing cimport key_hash_rules, partition_of
-from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
@@ -210,8 +211,6 @@ cdef int append_ready(
     cdef Accumulator* a = &acc.c
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
-    cdef int64_t timestamp_ms
-    cdef int64_t written
     cdef int32_t _i
     cdef int32_t partition
     cdef int result
@@ -219,7 +218,6 @@ cdef int append_ready(
     cdef const RecordView* r
     cdef Partition* p
     cdef Batch* b
-    cdef uint8_t* at
     for _i in range(s.ready_count):
         r = &from_.record
         partition = from_.partition
@@ -234,21 +232,8 @@ cdef int append_ready(
         stop_appends(a, p)
         b = p.last
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
-            at = b.data + b.size
-            timestamp_ms = r.timestamp_ms if r.timestamp_ms >= 0 else dated(b, s.now_ms)
-            written = put_record(
-                at, timestamp_ms - b.base_timestamp, b.count,
-                r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
-            ) - at
-            b.size += written
-            if written > b.largest:
-                b.largest = written
-            if timestamp_ms > b.max_timestamp:
-                b.max_timestamp = timestamp_ms
             note(segments, partition, b.delivery, b.count, 1, False)
-            b.count += 1
-            b.delivery.count = b.count
-            p.records += 1
+            put(p, b, r, r.timestamp_ms if r.timestamp_ms >= 0 else dated(b, s.now_ms))
             a.records_appended += 1
         else:
             result = append_slowly(acc, t, segments, s, partition, r, wake)

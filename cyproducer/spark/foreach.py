@@ -25,7 +25,7 @@ from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.options import check_at_least_once, producer_config
 from cyproducer.spark.rows import WINDOW, _pairs, _Senders
-from cyproducer.spark.sending import _REFUSED, RowsFailedError
+from cyproducer.spark.sending import RowsFailedError, is_refused
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 
 _ABOUT_ROW: Final = (ValueError, RecordTooLargeError, InvalidTopicError, UnknownTopicOrPartitionError)
@@ -146,7 +146,7 @@ class ForeachWriter:
             topic, partition = sent.future.topic, sent.future.partition
             # As records without metadata wait in the producer, their future has the topic's error.
             is_unsent = getattr(error, "maybe_written", None) is False and _is_about_row(error)
-            if self._dead_letters is not None and _is_refused(error):
+            if self._dead_letters is not None and is_refused(error):
                 self._again(sent.row)
             elif self._dead_letters is not None and is_unsent:
                 self._to_dead_letters(sent.row, partition, error)
@@ -161,7 +161,7 @@ class ForeachWriter:
         try:
             future.get()
         except KafkaError as error:
-            if not _is_refused(error):
+            if not is_refused(error):
                 raise RowsFailedError(future.topic, future.partition, error) from error
             self._to_dead_letters(row, future.partition, error)
 
@@ -192,7 +192,3 @@ def _bytes(value: Any) -> bytes | None:
 def _is_about_row(cause: BaseException) -> bool:
     # A topic that does not exist: the lookup has ended with max_block_ms.
     return isinstance(cause, _ABOUT_ROW) or isinstance(cause.__cause__, UnknownTopicOrPartitionError)
-
-
-def _is_refused(error: Exception) -> bool:
-    return isinstance(error, _REFUSED) and error.maybe_written is False

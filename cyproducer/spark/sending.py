@@ -42,6 +42,11 @@ _REFUSED: Final = (RecordTooLargeError, MessageSizeTooLargeError, InvalidRecordE
 """Errors with which brokers refuse records because of their content. A retry would not help."""
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether a record was refused because of its content, and was not written: it is a dead letter."""
+    return isinstance(error, _REFUSED) and error.maybe_written is False
+
+
 class RowsFailedError(KafkaError):
     """Rows of a task could not be written. Attributes: ``topic`` (None: the rows have none), ``partition``
     (None: unknown) and ``cause``, which is also ``__cause__``."""
@@ -244,7 +249,7 @@ class TaskWriter:
         letters. The task fails, and Spark runs it again, if rows timed out, if this client is not authorized
         to write them, or if they may have been written."""
         cause = failed.error
-        if sent.rows is None or not isinstance(cause, _REFUSED) or cause.maybe_written is not False:
+        if sent.rows is None or not is_refused(cause):
             raise RowsFailedError(sent.topic, failed.partition, cause) from cause
         rows = sent.rows.take(pa.array(failed.rows))
         self._bytes -= self._payload(rows)
