@@ -196,7 +196,7 @@ class Loop:
         self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._alarm: tuple[float, Callable[[], object]] | None = None
         self._is_over = False
-        #: Keeps the loop, which may run a call at once and end, from closing the socket that wakes it.
+        #: Keeps the loop, which may run a call at once and end, from closing the sockets that wake it.
         self._waking = threading.Lock()
         self._waker, self._woken = socket.socketpair()
         for each in (self._waker, self._woken):
@@ -233,10 +233,10 @@ class Loop:
         """Runs until ``stop``, and closes all sockets. What a call raises is logged."""
         while not self._is_over:
             self._run_once()
-        for key in list(self.selector.get_map().values()):
-            assert isinstance(key.fileobj, socket.socket)
-            key.fileobj.close()
         with self._waking:
+            for key in list(self.selector.get_map().values()):
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.close()
             self._waker.close()
         self.selector.close()
 

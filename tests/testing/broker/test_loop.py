@@ -153,3 +153,37 @@ def test_the_first_start_of_a_broker_imports_no_large_module() -> None:
     )
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert imported.stdout.split() == []
+
+
+def test_a_loop_that_ends_at_once_waits_for_the_thread_that_ended_it() -> None:
+    """The loop may run a call before the calling thread has woken it."""
+    loop = Loop()
+    noted, ends = threading.Event(), threading.Event()
+    waker, waking = loop._waker, loop._waking
+
+    class Waker:
+        def send(self, data: bytes) -> int:
+            noted.set()
+            assert ends.wait(PATIENCE_S)
+            return waker.send(data)
+
+        def close(self) -> None:
+            waker.close()
+
+    class Waking:
+        def __enter__(self) -> None:
+            if threading.current_thread() is thread:
+                ends.set()
+            waking.acquire()
+
+        def __exit__(self, *raised: object) -> None:
+            waking.release()
+
+    # An iteration that is not over yet: the next one needs no byte to begin.
+    loop.call_soon(noted.wait, PATIENCE_S)
+    loop._waker, loop._waking = Waker(), Waking()  # type: ignore[assignment]
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
