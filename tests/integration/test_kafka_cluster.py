@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from tests.integration.consume import read_all
 from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.kafka_node import KafkaStartError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -88,6 +89,15 @@ def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster
     produce(kafka, "automatic", [b"x"], partition=2)
 
     assert [r.partition for r in read_all(kafka.bootstrap_servers, "automatic", expected=1)] == [2]
+
+
+@pytest.mark.either_broker
+def test_the_name_of_a_topic_with_other_partitions_is_refused_at_once(kafka: KafkaCluster) -> None:
+    kafka.create_topic("taken")
+    kafka.create_topic("taken")
+
+    with pytest.raises(KafkaStartError, match=r"topic 'taken' exists with 1 partitions, not with 2"):
+        kafka.create_topic("taken", partitions=2)
 
 
 @pytest.mark.slow
@@ -183,6 +193,7 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.kafka_node import KafkaStartError
         cluster = KafkaCluster(1, directory=pathlib.Path({str(tmp_path)!r})).start()
         print(cluster.pid(1), cluster.bootstrap_servers, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -189,14 +189,14 @@ def test_a_foreach_writer_takes_a_stream_in_update_mode(
     """Spark's real-time mode has this mode only, and no other sink in Python."""
     from cyproducer.spark import foreach_writer
 
-    kafka.create_topic("rows-foreach", 2)
-    kafka.create_topic("rows-foreach-dead", 1)
+    kafka.create_topic("rows-update", 2)
+    kafka.create_topic("rows-update-dead", 1)
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.txt").write_text("".join(f"{number}\n" for number in range(300)))
     writer = foreach_writer(
-        "rows-foreach",
-        dead_letter_topic="rows-foreach-dead",
+        "rows-update",
+        dead_letter_topic="rows-update-dead",
         bootstrap_servers=kafka.bootstrap_servers,
         max_request_size=10_000,
     )
@@ -214,7 +214,7 @@ def test_a_foreach_writer_takes_a_stream_in_update_mode(
         .start()
     )
     assert query.awaitTermination(120)
-    found = read_all(kafka.bootstrap_servers, "rows-foreach", 299)
+    found = read_all(kafka.bootstrap_servers, "rows-update", 299)
     assert Counter(int(r.value or b"-1") for r in found) == Counter(set(range(300)) - {7})
-    (dead,) = read_all(kafka.bootstrap_servers, "rows-foreach-dead", 1)
+    (dead,) = read_all(kafka.bootstrap_servers, "rows-update-dead", 1)
     assert dead.key == b"7"

@@ -199,23 +199,32 @@ class KafkaCluster:
         replicas.
 
         ``replication``: default three, or the number of nodes if there are fewer.
+
+        Raises KafkaStartError at once if there is such a topic with another number of partitions: two tests
+        of one cluster use its name.
         """
         replicas = min(3, len(self.node_ids)) if replication is None else replication
         topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
         admin = self._admin()
         created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
+        existed = False
         try:
             created[name].result()
         except KafkaException as error:
             # librdkafka repeats a request whose response was lost.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+            existed = True
         # Its types lack OffsetSpec.
         specs: Any = untyped_admin
         latest = specs.OffsetSpec.latest()
         for _ in looks(timeout_s):
             with contextlib.suppress(KafkaException):
                 found = admin.list_topics(name, timeout=1).topics[name].partitions.values()
+                if existed and found and len(found) != partitions:
+                    raise KafkaStartError(
+                        f"topic {name!r} exists with {len(found)} partitions, not with {partitions}"
+                    )
                 if len(found) == partitions and all(p.leader > 0 and len(p.isrs) == replicas for p in found):
                     # Only a leader that knows that it is one answers this.
                     asked = {TopicPartition(name, number): latest for number in range(partitions)}
