@@ -93,27 +93,43 @@ def wire(
     ``seed`` determines the partitions of records without a key. ``compression_thread``: whether a thread of
     its own compresses large batches; without it, one thread can run everything, in simulated time.
     """
-    compressor = None
-    if config.compression_type:
-        # Imported here: the codecs' libraries take as long to import as everything else.
-        from cyproducer.records.compression import compressor_for
+    compressor = _compressor(config.compression_type, config.effective_compression_level)
+    topics: list[tuple[float, int, Any]] = []
+    place_of = None
+    if config.topic_options:
+        from cyproducer.config import topic_options
 
-        compressor = compressor_for(config.compression_type, config.effective_compression_level)
+        place_of = topic_options.finder(config.topic_options)
+        for entry in config.topic_options.values():
+            linger_ms, acks, codec, level = topic_options.settings_of(config, entry)
+            topics.append((linger_ms, acks, _compressor(codec, level)))
     accumulator = RecordAccumulator(
         config,
         BufferPool(config.buffer_memory),
         clock,
         completions,
         # Without acknowledgements nothing is resent.
-        ordered=config.acks != 0,
+        ordered=any((config.acks, *(acks for _, acks, _ in topics))),
         stream_linger_ms=STREAM_LINGER_MS,
         compressor=compressor,
+        topics=topics,
+        place_of=place_of,
         compression_thread=compression_thread,
         spec=spec,
         seed=seed,
     )
     sender = Sender(config, accumulator, selector, clock)
     return accumulator, sender
+
+
+def _compressor(codec: str | None, level: int | None) -> Any:
+    """Returns a ``Compressor``; None without a codec."""
+    if not codec:
+        return None
+    # Imported here: the codecs' libraries take as long to import as everything else.
+    from cyproducer.records.compression import compressor_for
+
+    return compressor_for(codec, level)
 
 
 class Runtime:

@@ -213,6 +213,12 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     Default: True.
     """
 
+    topic_options: Mapping[str, Mapping[str, Any]] | str
+    """Settings of single topics: a topic's name, or a pattern such as 'audit.*', with any of acks,
+    compression_level, compression_type and linger_ms. A name wins over patterns; of these the first one
+    that matches wins. Entries are not merged. acks needs enable_idempotence=False. Default: {}.
+    """
+
     transactional_id: str | None
     """Enables transactions, and implies idempotence. A newer producer with the same id fences this one.
     Default: None.

@@ -292,7 +292,7 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         # Even if the append failed: it may have closed the full batch and then found no memory for a new one.
         if out.sealing == NULL:
             continue
-        if acc.c.compression.wanted:
+        if acc.c.compression.wanted and t.settings.native != NULL:
             # There may be many such batches, and this is the sender thread, which has other work.
             pthread_mutex_lock(&acc.c.lock)
             hand_over(&acc.c, out.sealing)

@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partition, Topic
+from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partition, Topic, TopicSettings
 
 
 cdef class TopicInfo:
@@ -15,7 +15,9 @@ cdef struct Sequences:
     int16_t producer_epoch
     int32_t next[1]           # variable length: one per partition
 
-cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless)
+cdef TopicInfo make_topic(
+    Accumulator* a, str name, int32_t key_hash, int32_t keyless, TopicSettings* settings
+)
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL
 cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil

@@ -43,7 +43,9 @@ cdef void free_arrays(Partition** partitions) noexcept nogil:
         free(array)
 
 
-cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
+cdef TopicInfo make_topic(
+    Accumulator* a, str name, int32_t key_hash, int32_t keyless, TopicSettings* settings
+):
     """Creates a topic without partitions and adds it to the accumulator's list."""
     cdef TopicInfo state = TopicInfo.__new__(TopicInfo)
     cdef char* text
@@ -53,6 +55,7 @@ cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t ke
     text = state.utf8
     state.c.name = text
     state.c.name_size = <int32_t>len(state.utf8)
+    state.c.settings = settings
     state.c.key_hash = key_hash
     state.c.keyless = keyless
     state.c.sticky = -1

@@ -8,6 +8,7 @@ cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil
 cdef bint note_work(Accumulator* a) noexcept nogil
 cdef void hurry(Accumulator* a) noexcept nogil
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil
+cdef int64_t first_linger_end(const Accumulator* a) noexcept nogil
 cdef int32_t drain(
     Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
 ) noexcept nogil

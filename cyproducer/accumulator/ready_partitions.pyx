@@ -9,7 +9,7 @@ A partition is in at most one list, so finding work never requires a scan of all
     NOWHERE     nothing is queued, it has no leader or is backing off, its oldest batch is being compressed,
                 or order and sequences do not allow sending now (may_send)
     LINGERING   linger_ms > 0, or records stream in, and its only batch is open and young. Sorted by the
-                batches' age: the linger is the same for all
+                batches' age: there is one list for each linger_ms, see TopicSettings
     GATHERING   linger_ms = 0 and its only batch is open. The batch is sent when the requests that were in
                 flight to its broker when it was created are answered: at once on an idle connection; under
                 load it gathers records until then. FIFO
@@ -32,10 +32,11 @@ a different time, and each would need its own request and wake-up of the sender.
 lingered, batches in the last quarter of their linger are sent with it.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int16_t, uint32_t
 
 from cyproducer.base.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
 from cyproducer.base.sync cimport (
+    FAR_NS,
     cyp_after,
     cyp_load32,
     cyp_spin_lock,
@@ -61,6 +62,7 @@ from cyproducer.accumulator.structures cimport (
     SENDABLE,
     STANDING_BY,
     PartitionList,
+    TopicSettings,
 )
 
 
@@ -77,9 +79,13 @@ cdef enum:
     LINGER_PARTS = 4              # in the last part of its linger, a batch is sent together with another
 
 
+cdef inline int64_t linger_of(const Accumulator* a, const TopicSettings* s) noexcept nogil:
+    return s.linger_ns if s.linger_ns > 0 else a.stream_linger_ns
+
+
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
     if p.membership == LINGERING:
-        return &a.lingering
+        return &p.topic.settings.lingering
     if p.membership == GATHERING:
         return &p.node.gathering
     if p.membership == JOINING:
@@ -169,7 +175,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
         if b.state == SEALED or b.grown or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
-        elif a.linger_ns > 0 or (p.membership != GATHERING and streams(a, p)):
+        elif p.topic.settings.linger_ns > 0 or (p.membership != GATHERING and streams(a, p)):
             want = LINGERING
         else:
             want = GATHERING
@@ -186,7 +192,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     if want == JOINING:
         return True
     if want == LINGERING:
-        return cyp_after(b.created_ns, a.stream_linger_ns) < a.sleeping_until_ns
+        return cyp_after(b.created_ns, linger_of(a, p.topic.settings)) < a.sleeping_until_ns
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
 
 
@@ -204,10 +210,12 @@ cdef void hurry(Accumulator* a) noexcept nogil:
     """Makes all lingering and gathering partitions sendable, for a flush, a close, or a lack of memory."""
     cdef Node* n
     cdef Partition* p
-    while a.lingering.first != NULL:
-        p = a.lingering.first
-        withdraw(a, p)
-        join(a, p, SENDABLE)
+    cdef int32_t i
+    for i in range(a.settings_count):
+        while a.settings[i].lingering.first != NULL:
+            p = a.settings[i].lingering.first
+            withdraw(a, p)
+            join(a, p, SENDABLE)
     n = a.nodes
     while n != NULL:
         while n.gathering.first != NULL:
@@ -219,17 +227,32 @@ cdef void hurry(Accumulator* a) noexcept nogil:
 
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
     """Moves partitions whose batch has lingered, or is about to have lingered, to their next list."""
-    cdef Partition* p = a.lingering.first
-    cdef int64_t until = now - a.stream_linger_ns
-    if p == NULL or p.first.created_ns > until:
-        return
-    until += a.stream_linger_ns // LINGER_PARTS
-    while a.lingering.first != NULL:
-        p = a.lingering.first
-        if p.first.created_ns > until:
-            return
-        withdraw(a, p)
-        join(a, p, SENDABLE if a.linger_ns > 0 else GATHERING)
+    cdef TopicSettings* s
+    cdef Partition* p
+    cdef int64_t until
+    cdef int32_t i
+    for i in range(a.settings_count):
+        s = &a.settings[i]
+        until = now - linger_of(a, s)
+        if s.lingering.first == NULL or s.lingering.first.first.created_ns > until:
+            continue
+        until += linger_of(a, s) // LINGER_PARTS
+        while s.lingering.first != NULL and s.lingering.first.first.created_ns <= until:
+            p = s.lingering.first
+            withdraw(a, p)
+            join(a, p, SENDABLE if s.linger_ns > 0 else GATHERING)
+
+
+cdef int64_t first_linger_end(const Accumulator* a) noexcept nogil:
+    """When the next batch will have lingered; ``FAR_NS`` if none lingers."""
+    cdef const TopicSettings* s
+    cdef int64_t end = FAR_NS
+    cdef int32_t i
+    for i in range(a.settings_count):
+        s = &a.settings[i]
+        if s.lingering.first != NULL:
+            end = min(end, cyp_after(s.lingering.first.first.created_ns, linger_of(a, s)))
+    return end
 
 
 cdef void promote(Accumulator* a, Node* n) noexcept nogil:
@@ -265,7 +288,7 @@ cdef void stop_appends(Accumulator* a, Partition* p) noexcept nogil:
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
     """Closes a batch for appends. With a codec, it becomes SEALING; the caller must have it compressed."""
     stop_appends(a, b.partition)
-    b.state = SEALED if a.codec == 0 else SEALING
+    b.state = SEALED if b.partition.topic.settings.codec == 0 else SEALING
     b.raw_size = b.size
     b.partition.hint = b.size
 
@@ -356,11 +379,15 @@ cdef int32_t drain(
 ) noexcept nogil:
     """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in total.
 
-    Takes at least one batch, however large. Returns the number of batches written to ``out``. With a codec,
-    a batch that was still open is SEALING: the caller compresses it. A large batch is not taken yet: it is
-    passed to the compression thread.
+    Takes at least one batch, however large. Returns the number of batches written to ``out``. They are of
+    topics with the same acks, which a request has only once; partitions of other topics keep their places.
+    With a codec, a batch that was still open is SEALING: the caller compresses it. A large batch is not
+    taken yet: it is passed to the compression thread.
     """
     cdef int32_t count = 0
+    cdef int16_t acks = 0
+    cdef Partition* following
+    cdef const TopicSettings* s
     cdef int64_t total = 0
     cdef int32_t i
     cdef Partition* p
@@ -368,14 +395,19 @@ cdef int32_t drain(
     cdef int64_t records = 0
     meters_turn(&a.meters, now)
     promote(a, n)
-    while n.sendable.first != NULL and count < room:
-        p = n.sendable.first
+    following = n.sendable.first
+    while following != NULL and count < room:
+        p = following
+        following = p.next
         b = p.first
+        s = p.topic.settings
         if not may_send(a, p):
             withdraw(a, p)
             continue
+        if count > 0 and s.acks != acks:
+            continue
         stop_appends(a, p)
-        if b.state == OPEN and a.compression.wanted and b.size > MOST_INLINE:
+        if b.state == OPEN and s.native != NULL and a.compression.wanted and b.size > MOST_INLINE:
             withdraw(a, p)
             close_batch(a, b)
             hand_over(a, b)
@@ -399,6 +431,7 @@ cdef int32_t drain(
         records += b.count
         out[count] = b
         count += 1
+        acks = s.acks
     for i in range(count):
         refresh(a, out[i].partition)
     if count > 0:
@@ -410,6 +443,5 @@ cdef int32_t drain(
         # Linear decay is good enough.
         n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS
         n.flow_ns = now
-        if a.linger_ns == 0:
-            a.stream_linger_ns = a.longest_stream_ns * min(n.flow, <int64_t>FULL_FLOW) // FULL_FLOW
+        a.stream_linger_ns = a.longest_stream_ns * min(n.flow, <int64_t>FULL_FLOW) // FULL_FLOW
     return count

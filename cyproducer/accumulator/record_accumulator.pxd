@@ -5,7 +5,6 @@ from cyproducer.accumulator.batch_outcomes cimport Incomplete
 from cyproducer.accumulator.structures cimport Batch, Partition, RecordView, Topic
 from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.base.sync cimport cyp_change32
-from cyproducer.records.native_codec cimport NativeCodec
 from cyproducer.records.record_batch cimport put_record
 
 cdef enum AppendResult:
@@ -58,7 +57,8 @@ cdef inline void put(Partition* p, Batch* b, const RecordView* r, int64_t timest
 
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
-    cdef NativeCodec native       # None: there is no codec, or it needs the GIL
+    cdef list compressors         # of the settings with that index; None: no codec
+    cdef object place_of          # None, or returns the index of a topic's settings, given its name
     cdef dict topics                # name -> TopicInfo
     cdef dict sequences             # of forgotten topics: name -> Sequences, as bytes
     cdef list unused_topics         # TopicInfos that are in the list of all topics but not in the dict
@@ -68,6 +68,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef object _refusal            # see `refusal`; its critical section is the accumulator's
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 
+    cdef int set_settings(self, double linger_ms, int acks, object compressor) except -1
     cdef TopicInfo topic(self, str name)
     cdef int append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out

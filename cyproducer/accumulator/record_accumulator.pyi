@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self, final
 
 from cyproducer.accumulator.batch_outcomes import Incomplete
@@ -32,6 +32,8 @@ class RecordAccumulator(Incomplete):
         ordered: bool = True,
         stream_linger_ms: float = 0,
         compressor: _Compressor | None = None,
+        topics: Sequence[tuple[float, int, _Compressor | None]] = (),
+        place_of: Callable[[str], int] | None = None,
         compression_thread: bool = True,
         spec: _Spec | None = None,
         seed: int | None = None,

@@ -53,7 +53,16 @@ from cyproducer.accumulator.ready_partitions cimport (
 from cyproducer.accumulator.batch_limit cimport probe
 from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
-from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
+from cyproducer.accumulator.structures cimport (
+    OPEN,
+    SEALED,
+    SEALING,
+    Accumulator,
+    Node,
+    Parked,
+    Topic,
+    TopicSettings,
+)
 from cyproducer.base.sync cimport (
     cyp_change64,
     cyp_cond_init,
@@ -75,6 +84,7 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.accumulator.partition_table cimport TopicInfo, make_topic
 from cyproducer.records.hashing cimport partition_of, rule_number
+from cyproducer.records.native_codec cimport NativeCodec
 from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, record_bound
 
 import os
@@ -111,15 +121,13 @@ cdef inline int64_t sent_limit(const Accumulator* a, const Topic* t) noexcept no
     return min(t.batch_limit, a.batch_size) if t.batch_limit > 0 else a.batch_size
 
 
-cdef inline int64_t raw_limit(
-    const Accumulator* a, const Topic* t, int64_t limit, int64_t buffer_memory
-) noexcept nogil:
+cdef inline int64_t raw_limit(const Topic* t, int64_t limit, int64_t buffer_memory) noexcept nogil:
     """The maximum size before compression of a batch that may have ``limit`` bytes on the wire.
 
     At most a quarter of the pool. If one batch could fill the pool, batches would be filled, sent and
     acknowledged one after the other, and no batch would be filled while another is in flight.
     """
-    if a.codec != 0:
+    if t.settings.codec != 0:
         limit = <int64_t>(limit / max(t.compression_ratio * RATIO_MARGIN, 1.0 / MOST_RAW))
     return min(limit, buffer_memory // 4)
 
@@ -156,7 +164,9 @@ cdef class RecordAccumulator(Incomplete):
     ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
     ``ordered``: without idempotence, at most one batch per partition is in flight, so that a retry does not
     change the order. ``stream_linger_ms``: the longest linger if ``linger_ms`` is 0 and records stream in.
-    ``compressor``: a ``Compressor`` or None. ``compression_thread``: whether a separate thread compresses
+    ``compressor``: a ``Compressor`` or None. ``topics``: the settings of single topics, each as
+    (linger_ms, acks, compressor). ``place_of``: None, or returns the number of a topic's settings, given its
+    name: from 1, or 0 for the producer's own. ``compression_thread``: whether a separate thread compresses
     large batches that are due before they are full. ``spec``: a ``PartitionerSpec``, which sets key hashing
     and the policy for keyless records; None: those of the default partitioner. ``seed``: seeds the random
     choice of partitions; None: seeded by the system.
@@ -172,18 +182,28 @@ cdef class RecordAccumulator(Incomplete):
         bint ordered=True,
         double stream_linger_ms=0,
         compressor=None,
+        topics=(),
+        place_of=None,
         bint compression_thread=True,
         spec=None,
         seed=None,
     ):
         cdef int64_t batch_size = options.batch_size
+        cdef int32_t settings = 1 + <int32_t>len(topics)
         cyp_mutex_init(&self.c.lock)
         cyp_cond_init(&self.c.progress)
         self.pool = pool
         self.clock = clock
         self.completions = completions
         self.compressor = compressor
-        self.native = getattr(compressor, "native", None)
+        self.compressors = []
+        self.place_of = place_of
+        self.c.settings = <TopicSettings*>calloc(settings, sizeof(TopicSettings))
+        if self.c.settings == NULL:
+            raise MemoryError("no memory for the settings of topics")
+        self.set_settings(options.linger_ms, options.acks, compressor)
+        for linger_ms, acks, codec in topics:
+            self.set_settings(linger_ms, acks, codec)
         self.key_hash = rule_number("java" if spec is None else spec.key_hash)
         self.keyless = keyless_number("sticky" if spec is None else spec.keyless)
         self.topics = {}
@@ -191,14 +211,12 @@ cdef class RecordAccumulator(Incomplete):
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.most_grown = most_grown(self.c.batch_size, options.max_request_size)
-        self.c.linger_ns = cyp_ms_ns(options.linger_ms)
         self.c.longest_stream_ns = cyp_ms_ns(stream_linger_ms)
-        self.c.stream_linger_ns = self.c.linger_ns or self.c.longest_stream_ns
+        self.c.stream_linger_ns = self.c.longest_stream_ns
         self.c.availability_timeout_ns = cyp_ms_ns(options.partitioner_availability_timeout_ms)
         self.c.single_broker_ns = cyp_ms_ns(options.partitioner_single_broker_ms)
         self.c.single_broker_id = -1
         self.c.adaptive_partitioning = options.partitioner_adaptive_partitioning_enable
-        self.c.codec = compressor.codec_id if compressor is not None else 0
         self.c.next_id = 1
         self.c.idempotent = options.enable_idempotence
         self.c.one_in_flight = ordered and not options.enable_idempotence
@@ -210,7 +228,7 @@ cdef class RecordAccumulator(Incomplete):
         self.c.most_parked_bytes = pool.total_bytes // PARKED_PART
         self.wake_function = NULL
         cyp_cond_init(&self.c.compression.filled)
-        self.c.compression.wanted = compression_thread and self.native is not None
+        self.c.compression.wanted = compression_thread and self.c.compresses_without_gil
         self.c.compression.compress = compress_aside
         self.c.compression.wake = wake_aside
         self.c.compression.context = <void*>self
@@ -239,17 +257,39 @@ cdef class RecordAccumulator(Incomplete):
             meter_free(&n.meter)
             free(n)
             n = following
+        free(self.c.settings)
         meters_free(&self.c.meters)
         pthread_cond_destroy(&self.c.progress)
         pthread_cond_destroy(&self.c.compression.filled)
         pthread_mutex_destroy(&self.c.lock)
 
+    cdef int set_settings(self, double linger_ms, int acks, object compressor) except -1:
+        """Adds the settings of an entry of ``topic_options``; the first are the producer's own."""
+        cdef TopicSettings* s = &self.c.settings[self.c.settings_count]
+        s.linger_ns = cyp_ms_ns(linger_ms)
+        s.acks = <int16_t>acks
+        s.compressor = self.c.settings_count
+        self.compressors.append(compressor)
+        self.c.settings_count += 1
+        if compressor is not None and compressor.codec_id != 0:
+            s.codec = <signed char>compressor.codec_id
+            native = getattr(compressor, "native", None)
+            if native is None:
+                self.c.compresses_with_gil = 1
+            else:
+                s.native = <void*>(<NativeCodec?>native)
+                self.c.compresses_without_gil = 1
+        return 0
+
     cdef TopicInfo topic(self, str name):
         """The topic of that name; a new topic is created without partitions. Called with the GIL."""
         cdef TopicInfo state = self.topics.get(name)
         cdef TopicInfo made
+        cdef TopicSettings* settings = self.c.settings
         if state is None:
-            made = make_topic(&self.c, name, self.key_hash, self.keyless)
+            if self.place_of is not None:
+                settings += <int32_t>self.place_of(name)
+            made = make_topic(&self.c, name, self.key_hash, self.keyless, settings)
             # setdefault, not assignment: two threads may use a new topic at once.
             state = self.topics.setdefault(name, made)
             if state is not made:
@@ -453,9 +493,9 @@ cdef class RecordAccumulator(Incomplete):
         if p.topic.batch_limit > 0 and now >= p.topic.probe_at_ns:
             # Undoes the margin of raw_limit: if the margin is larger than a step, no probe would exceed the
             # limit.
-            limit = <int64_t>(probe(a, p.topic, now) * (RATIO_MARGIN if a.codec else 1.0))
+            limit = <int64_t>(probe(a, p.topic, now) * (RATIO_MARGIN if p.topic.settings.codec else 1.0))
             b.probes = 1
-        b.limit = max(raw_limit(a, p.topic, limit, self.pool.total_bytes), least)
+        b.limit = max(raw_limit(p.topic, limit, self.pool.total_bytes), least)
         b.id = a.next_id
         b.first_record = p.records
         a.next_id += 1
@@ -477,7 +517,7 @@ cdef class RecordAccumulator(Incomplete):
         bytes, and within the batch limit. Never below ``least``.
         """
         cdef int64_t total = self.pool.total_bytes
-        cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
+        cdef int64_t limit = raw_limit(p.topic, sent_limit(&self.c, p.topic), total)
         cdef int64_t capacity
         if p.node != NULL and is_far(p.node):
             limit = max(limit, grown_limit(&self.c, p.topic, total))
@@ -558,14 +598,15 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t room
         cdef int64_t made = -1
         cdef uint8_t* to
+        cdef void* native = b.partition.topic.settings.native
         # Separate functions acquire the GIL: a function with a ``with gil`` block always acquires the GIL
         # when it returns.
-        if self.native is None:
+        if native == NULL:
             return self._compress_with_gil(b)
-        room = self.native.most(b.size - BATCH_HEADER)
+        room = (<NativeCodec>native).most(b.size - BATCH_HEADER)
         to = <uint8_t*>malloc(room)
         if to != NULL:
-            made = self.native.compress(b.data + BATCH_HEADER, b.size - BATCH_HEADER, to, room)
+            made = (<NativeCodec>native).compress(b.data + BATCH_HEADER, b.size - BATCH_HEADER, to, room)
         if made >= 0:
             self._replace(b, to, made)
         free(to)
@@ -579,7 +620,8 @@ cdef class RecordAccumulator(Incomplete):
         cdef Py_buffer packed
         try:
             view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
-            PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+            compressor = self.compressors[b.partition.topic.settings.compressor]
+            PyObject_GetBuffer(compressor.compress(view), &packed, PyBUF_SIMPLE)
         except Exception:
             log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
             return 0
@@ -593,7 +635,7 @@ cdef class RecordAccumulator(Incomplete):
             self._shrink(b, BATCH_HEADER + size)
             memcpy(b.data + BATCH_HEADER, packed, size)
             b.size = BATCH_HEADER + size
-            b.codec = <signed char>self.c.codec
+            b.codec = b.partition.topic.settings.codec
         learn_ratio(
             &self.c, b.partition.topic, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
         )

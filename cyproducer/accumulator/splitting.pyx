@@ -184,7 +184,7 @@ cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept n
         probe_refused(t, now)
     else:
         lower_limit(t, limit, now)
-        if acc.c.codec:
+        if t.settings.codec:
             t.compression_ratio = max(
                 1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
             )
@@ -227,7 +227,7 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
             else:
                 last.next = part
             last = part
-            if acc.c.codec:
+            if b.partition.topic.settings.codec:
                 with nogil:
                     acc.compress(part)
     except BaseException:
@@ -357,7 +357,7 @@ cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* record
     rest.delivery.count = count
     rest.first_record = b.first_record
     try:
-        if acc.c.codec:
+        if b.partition.topic.settings.codec:
             with nogil:
                 acc.compress(rest)
     except BaseException:

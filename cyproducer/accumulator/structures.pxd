@@ -127,6 +127,15 @@ cdef struct PartitionList:
     Partition* last
     int32_t count
 
+# The settings that may differ by topic: those of the producer, or of one entry of topic_options.
+cdef struct TopicSettings:
+    int64_t linger_ns
+    PartitionList lingering   # the LINGERING partitions of its topics
+    void* native              # a NativeCodec, owned by the compressor; NULL: no codec, or it needs the GIL
+    int32_t compressor        # its index in RecordAccumulator.compressors
+    int16_t acks
+    int8_t codec
+
 # A broker.
 cdef struct Node:
     Node* next
@@ -162,6 +171,7 @@ cdef struct Topic:
     Topic* prev
     Topic* next_waiting       # in the list of topics with parked records, by their first record's deadline
     Topic* prev_waiting
+    TopicSettings* settings   # of the accumulator; never changes
     int64_t number            # in order of creation: addresses differ from run to run
     int8_t gone               # forgotten, and in no list: a thread that holds a pointer looks it up again
     const char* name          # UTF-8, not terminated
@@ -193,7 +203,7 @@ cdef struct Topic:
 
 # Compresses large batches that are due before they are full: see compression_thread.
 cdef struct CompressionThread:
-    int32_t wanted            # the thread is enabled, and there is a codec that does not need the GIL
+    int32_t wanted            # the thread is enabled, and a topic's codec does not need the GIL
     int32_t started
     int32_t stopping
     int32_t process           # pid of the process that started it: a forked child has no such thread
@@ -218,15 +228,17 @@ cdef struct Accumulator:
     int64_t batch_size        # bytes, including the batch header
     int64_t most_grown        # bytes of the largest batch for a far broker: see far_brokers
     int32_t queues            # partitions that have batches in their queue
-    int64_t linger_ns
-    int64_t stream_linger_ns  # linger_ns; if that is 0, the current stream linger: see ready_partitions
-    int64_t longest_stream_ns  # if linger_ns is 0: the stream linger of the fastest streams
+    TopicSettings* settings   # the producer's, then those of the entries of topic_options, in their order
+    int32_t settings_count
+    int64_t stream_linger_ns  # where linger_ns is 0: the current stream linger, see ready_partitions
+    int64_t longest_stream_ns  # the stream linger of the fastest streams
     int64_t availability_timeout_ns   # skip brokers that were sent nothing for this long; 0: never
     int64_t single_broker_ns  # how long SINGLE_BROKER stays with one broker
     int64_t single_broker_until_ns
     int32_t single_broker_id
     int32_t adaptive_partitioning   # sticky weights partitions by queue length
-    int32_t codec
+    int32_t compresses_with_gil      # a topic's codec needs the GIL
+    int32_t compresses_without_gil   # a topic's codec does not
     int32_t idempotent        # batches get sequences
     int32_t one_in_flight     # without sequences: one batch in flight per partition, to keep the order
     int64_t producer_id       # -1: not known yet, or discarded
@@ -256,7 +268,6 @@ cdef struct Accumulator:
     int32_t parked_anew       # a first record was parked, and the sender has not yet read its deadline
     Topic* first_waiting      # topics that have parked records
     Topic* last_waiting
-    PartitionList lingering
     Node* nodes
     Node* node_buckets[NODE_BUCKETS]   # the same nodes by id, for find_node
     Topic* topics

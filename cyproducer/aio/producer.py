@@ -69,6 +69,9 @@ class AIOKafkaProducer:
     ``transactional_id`` enables transactions; ``start()`` takes the id over. ``acks`` and
     ``enable_idempotence`` must not have values that transactions do not allow.
 
+    With ``acks=0`` the result of a record is None. If only its topic has that, by ``topic_options``, the
+    result is a ``RecordMetadata`` whose offset is -1.
+
     Unlike in aiokafka, the default is ``acks="all"`` with idempotence, as in ``KafkaProducer``. As in
     aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` uses SASL.
 

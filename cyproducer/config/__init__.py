@@ -16,6 +16,7 @@ An option's kind checks its value. The rules between options:
 - A compression level is within the range of the codec in use.
 - The protocol prefix of a bootstrap server, if any, equals security_protocol.
 - partitioner_rack_aware needs client_rack (KIP-1123).
+- topic_options: see ``config.topic_options``.
 - default_api_timeout_ms, which has no effect, is at least request_timeout_ms, as in kafka-python.
 """
 
@@ -179,6 +180,10 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         _check_server_protocols(values)
         self._login_module = _check_security(values, self._given)
         _check_compression_level(values)
+        if values["topic_options"]:
+            from cyproducer.config import topic_options  # here, because few producers have them
+
+            values["topic_options"] = topic_options.read(values["topic_options"])
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
         _check_api_timeout(values)
@@ -190,6 +195,8 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
                 )
         values["enable_idempotence"] = _resolve_idempotence(values, self._given)
         self._values = values
+        if self.topic_options:
+            topic_options.check(self)
 
     @classmethod
     def from_kwargs(cls, configs: Mapping[str, Any]) -> Self:
@@ -440,21 +447,28 @@ def _resolve_growing(values: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _resolve_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) -> None:
-    linger, request = values["linger_ms"], values["request_timeout_ms"]
+    lingers = {
+        f"topic_options[{pattern!r}]['linger_ms']": entry.get("linger_ms", 0)
+        for pattern, entry in values["topic_options"].items()
+    }
+    lingers["linger_ms"] = values["linger_ms"]
+    longest = max(lingers, key=lambda name: lingers[name])
+    linger, request = lingers[longest], values["request_timeout_ms"]
     delivery, needed = values["delivery_timeout_ms"], min(linger + request, FOREVER_MS)
     if delivery >= needed:
         return
     if "delivery_timeout_ms" in given:
         raise KafkaConfigurationError(
-            f"delivery_timeout_ms={delivery}: must be at least linger_ms + request_timeout_ms = "
+            f"delivery_timeout_ms={delivery}: must be at least {longest} + request_timeout_ms = "
             f"{linger} + {request} ms, the time for one attempt; raise it or lower one of these"
         )
     _warn(
         values,
-        "delivery_timeout_ms is raised from its default %s to %s, because linger_ms=%s and "
+        "delivery_timeout_ms is raised from its default %s to %s, because %s=%s and "
         "request_timeout_ms=%s would leave no time for one attempt",
         delivery,
         needed,
+        longest,
         linger,
         request,
     )

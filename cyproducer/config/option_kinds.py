@@ -322,6 +322,33 @@ def pairs() -> Kind[dict[str, str]]:
     return Kind("a mapping, or a string such as 'name=value,name=value'", read, "Mapping[str, str] | str")
 
 
+def mappings() -> Kind[dict[str, dict[str, Any]]]:
+    """A mapping of names to mappings of options, or JSON of one. The options are not checked here."""
+
+    def read(value: Any) -> dict[str, dict[str, Any]]:
+        if is_text(value):
+            import json  # here, because few configurations have one
+
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise Refused(f"it is not JSON: {error}") from None
+        if not isinstance(value, Mapping):
+            raise Refused
+        for name, each in value.items():
+            if not is_text(name):
+                raise Refused(f"{name!r} is not a string")
+            if not isinstance(each, Mapping) or not all(is_text(key) for key in each):
+                raise Refused(f"{name!r} has {each!r}")
+        return {name: dict(each) for name, each in value.items()}
+
+    return Kind(
+        "a mapping of topics' names or patterns to mappings of options, or JSON of one",
+        read,
+        "Mapping[str, Mapping[str, Any]] | str",
+    )
+
+
 def hidden(secret: "Secret | Callable[[], str] | None") -> Secret | None:
     """Returns a secret; calls it if it is callable."""
     return secret if secret is None or isinstance(secret, Secret) else Secret(called(secret))

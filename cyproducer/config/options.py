@@ -220,6 +220,14 @@ class OptionTable:
         shown_default="True",
         none_is_unset=True,
     )
+    topic_options = Option(
+        {},
+        kind.mappings(),
+        "Settings of single topics: a topic's name, or a pattern such as 'audit.*', with any of acks, "
+        "compression_level, compression_type and linger_ms. A name wins over patterns; of these the first "
+        "one that matches wins. Entries are not merged. acks needs enable_idempotence=False",
+        java=None,
+    )
     transactional_id = Option(
         None,
         kind.optional(kind.text()),

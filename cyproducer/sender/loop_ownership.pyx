@@ -104,7 +104,7 @@ cdef bint may_stand_by(Sender sender) noexcept nogil:
     other thread changes the connections.
     """
     cdef int i
-    if sender.accumulator.c.codec != 0 and sender.accumulator.native is None:
+    if sender.accumulator.c.compresses_with_gil:
         return False
     if sender.poller.epoll_fd < 0:
         return False

@@ -88,7 +88,7 @@ cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except
             break
         r = transport.first_awaiting
         awaited = r != NULL and <int32_t>get_u32(frame) == r.correlation_id
-        if not awaited and sender.settings.acks == 0:
+        if not awaited and sender.unanswered:
             # librdkafka's mock cluster responds to Produce requests even with acks=0.
             at += 4 + size
             continue

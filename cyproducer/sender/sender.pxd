@@ -30,6 +30,7 @@ cdef class Sender:
     cdef ProduceSettings settings
     cdef bytes client_id          # owns the bytes of settings.client_id
     cdef bytes transactional_id   # owns the bytes of settings.transactional_id; empty: none
+    cdef bint unanswered          # some topics have acks=0
     cdef int64_t failed_before    # records that had failed when the transaction began
     cdef int16_t attributes       # of all batches, without the codec
     cdef int16_t highest_produce  # the highest version of Produce requests

@@ -38,6 +38,7 @@ from cyproducer.accumulator.parked_records cimport (
 from cyproducer.accumulator.ready_partitions cimport (
     drain,
     expire_linger,
+    first_linger_end,
     has_work,
     hurry,
     refresh,
@@ -152,6 +153,7 @@ cdef class Sender:
         Clock clock not None,
     ):
         cdef double request_timeout_ms = options.request_timeout_ms
+        cdef int32_t i
         self.accumulator = accumulator
         self.clock = clock
         self.poller = Poller(selector)
@@ -164,7 +166,8 @@ cdef class Sender:
             self.settings.transactional_id_size = <int32_t>len(self.transactional_id)
             self.attributes = TRANSACTIONAL
             accumulator.c.refusing = 1
-        self.settings.acks = options.acks
+        for i in range(accumulator.c.settings_count):
+            self.unanswered |= accumulator.c.settings[i].acks == 0
         self.highest_produce = NO_CAP
         # The broker's timeout is shorter than ours, so that its error response, which is more specific than a
         # local timeout, arrives in time.
@@ -335,8 +338,7 @@ cdef class Sender:
             a.ending = 0
             cyp_store32(&self.attention, 1)
             work = True
-        if a.lingering.first != NULL:
-            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
+        until = min(until, first_linger_end(a))
         self.next_expiry_ns = FAR_NS
         if self.delivery_timeout_ns < FAR_NS - now:
             # A batch that is created while the sender sleeps might not wake it up: one without a leader or
@@ -387,6 +389,7 @@ cdef class Sender:
         cdef int32_t count
         cdef int32_t ready
         cdef int32_t i
+        cdef bint answered
         cdef int fd = transport.fd
         cdef Node* node = transport.node
         cdef bint throttled = transport.held or transport.throttled_until_ns > now
@@ -431,7 +434,8 @@ cdef class Sender:
                 self.request_done(transport, -1, 0, now)
                 continue
             r.sent_ns = now
-            transport_push(transport, r, self.settings.acks != 0)
+            answered = r.acks != 0
+            transport_push(transport, r, answered)
             # The control plane closes connections with overdue requests: its next tick must not be later than
             # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
@@ -439,7 +443,7 @@ cdef class Sender:
             if cyp_peek64(&self.accumulator.pool.in_use) >= MOST_KEPT:
                 # It gives memory back once this is over.
                 self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
-            transport.in_flight += self.settings.acks != 0
+            transport.in_flight += answered
             self.write(transport, now)
             if self.transport_of(fd) != transport:
                 return 0

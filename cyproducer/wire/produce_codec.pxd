@@ -13,7 +13,6 @@ cdef struct ProduceSettings:
     int32_t client_id_size
     const char* transactional_id  # NULL: none
     int32_t transactional_id_size
-    int16_t acks
     int32_t timeout_ms
 
 # A request in flight: slices of the frame and of the batches, in the order in which they are written.
@@ -21,6 +20,7 @@ cdef struct Request:
     Request* next_out             # in the queue to be written, then in Transport.first_written
     Request* next_awaiting        # in the queue of requests that await a response
     bint answered                 # whether the broker will respond (not to Produce with acks=0)
+    int16_t acks                  # Produce: the acks of its topics
     int16_t api_key
     int16_t version
     int32_t correlation_id

@@ -79,7 +79,8 @@ cdef Request* encode_produce(
 ) noexcept nogil:
     """Encodes the request for these batches, whose headers are already written; NULL if out of memory.
 
-    Takes ownership of the batches, but not of the array, which it sorts. ``version`` is the highest version
+    Takes ownership of the batches, but not of the array, which it sorts. There is at least one batch, and
+    their topics have the same acks. ``version`` is the highest version
     to use: if a topic's id is unknown, because its metadata came from a broker without Metadata v10, the
     request uses topic names and at most v12.
     """
@@ -115,6 +116,7 @@ cdef Request* encode_produce(
         return NULL
     memcpy(r.batches, batches, sizeof(Batch*) * count)
     r.count = count
+    r.acks = batches[0].partition.topic.settings.acks
     r.version = version
     r.correlation_id = correlation_id
     if version >= TOPIC_IDS:
@@ -132,7 +134,7 @@ cdef Request* encode_produce(
         p[0] = 0
         p += 1
     p = put_text(p, settings.transactional_id, settings.transactional_id_size, flexible)
-    put_u16(p, settings.acks)
+    put_u16(p, r.acks)
     put_u32(p + 2, settings.timeout_ms)
     p = put_count(p + 6, topics, flexible)
     slice_start = r.frame

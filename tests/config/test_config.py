@@ -89,6 +89,7 @@ OWN_DEFAULTS = {
     "partitioner_rack_aware": False,
     "client_rack": None,
     "partitioner_single_broker_ms": 30000,
+    "topic_options": {},
     "interceptors": (),
     "compression_level": None,
     "compression_gzip_level": None,

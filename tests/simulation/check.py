@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cyproducer.config.topic_options import finder, settings_of
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
 from cyproducer.testing.broker.partitions import Entry
 from tests.scripted.scripted_wire import PRODUCE
@@ -157,15 +158,15 @@ def _resources(simulation: "Simulation") -> Iterator[str]:
 
 
 def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
-    acks, idempotent = simulation.client.config.acks, simulation.client.config.enable_idempotence
+    idempotent = simulation.client.config.enable_idempotence
     lost = _in_deleted(simulation)
-    if acks != -1:
-        for partition in simulation.cluster.partitions():
+    for partition in simulation.cluster.partitions():
+        if _acks_of(simulation, partition.topic) != -1:
             for entry in partition.lost:
                 lost.update(numbers_of(entry, simulation.client.records))
     in_log = {place: {number for _, number in found} for place, found in log.items()}
     for sent in simulation.client.records:
-        if sent.metadata is None or acks == 0:
+        if sent.metadata is None or _acks_of(simulation, sent.topic) == 0:
             continue
         place, offset = (sent.topic, sent.metadata.partition), sent.metadata.offset
         if sent.number in lost:
@@ -180,11 +181,20 @@ def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
             yield f"record {sent.number} was acknowledged at {place} {offset}, but is at {at}"
 
 
+def _acks_of(simulation: "Simulation", topic: str) -> int:
+    config = simulation.client.config
+    if not config.topic_options:
+        return config.acks
+    number = finder(config.topic_options)(topic)
+    return settings_of(config, [{}, *config.topic_options.values()][number]).acks
+
+
 def _in_deleted(simulation: "Simulation") -> set[int]:
     """Returns the record numbers of deleted topics, including records lost before if that is allowed."""
     numbers: set[int] = set()
     for partition in simulation.cluster.deleted:
-        for entry in partition.entries + partition.lost * (simulation.client.config.acks != -1):
+        may_lose = _acks_of(simulation, partition.topic) != -1
+        for entry in partition.entries + partition.lost * may_lose:
             numbers.update(numbers_of(entry, simulation.client.records))
     return numbers
 
@@ -233,8 +243,6 @@ def _repeated(simulation: "Simulation", log: Log) -> Iterator[str]:
 
 def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
     config = simulation.client.config
-    if config.acks == 0:
-        return
     named = simulation.history.manners.versions[PRODUCE][1] < TOPIC_ID_VERSION
     if named and simulation.cluster.deleted:
         # With topic names instead of ids, this can happen:
@@ -246,6 +254,8 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
     records = simulation.client.records
     only_told = not config.enable_idempotence or simulation.history.manners.first_epoch > 0
     for place, found in log.items():
+        if _acks_of(simulation, place[0]) == 0:
+            continue
         newest, seen = -1, set()
         for offset, number in found:
             if number in seen:
@@ -273,7 +283,7 @@ def _rejected(simulation: "Simulation") -> Iterator[str]:
         return
     for sent in simulation.client.records:
         culprit = sent.value.partition(b":")[2].startswith(REJECTED)
-        if culprit and sent.metadata is not None and simulation.client.config.acks != 0:
+        if culprit and sent.metadata is not None and _acks_of(simulation, sent.topic) != 0:
             yield f"record {sent.number} must be rejected by brokers, but was acknowledged"
         # A record that may be in the log fails with its batch: it must not be resent with other sequences.
         innocent = manners.names_rejected and not culprit and not sent.maybe_written

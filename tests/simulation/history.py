@@ -157,6 +157,7 @@ def history_of(seed: int, idempotence: bool | None = None, authentication: bool 
     _add_forgetting(random.Random(seed ^ 0xF06), history)
     _add_distance(random.Random(seed ^ 0xFA2), history, length_ms)
     _add_flushes(random.Random(seed ^ 0xF1), history, length_ms)
+    _add_topic_options(random.Random(seed ^ 0x707), history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -364,6 +365,23 @@ def _add_limits(rng: random.Random, history: History) -> None:
     if rng.random() < 0.08:
         history.options["buffer_memory"] = rng.choice((6000, 10_000, 20_000))
         history.options["batch_size"] = min(history.options["batch_size"], 2000)
+
+
+def _add_topic_options(rng: random.Random, history: History) -> None:
+    """Gives topics settings of their own; with its own generator, like limits."""
+    options = history.options
+    if rng.random() >= 0.15:
+        return
+    longest = options["delivery_timeout_ms"] - options["request_timeout_ms"]
+    options["topic_options"] = {}
+    for pattern in rng.sample(("t", "u*", "*"), rng.choice((1, 2))):
+        options["topic_options"][pattern] = entry = {"linger_ms": min(rng.choice((0, 0, 1, 5, 50)), longest)}
+        if rng.random() < 0.5:
+            entry["compression_type"] = rng.choice((None, "lz4", "gzip", "zstd"))
+        if not options["enable_idempotence"] and rng.random() < 0.5:
+            entry["acks"] = rng.choice((ALL, LEADER, NOBODY))
+    if any(entry.get("acks", ALL) != ALL for entry in options["topic_options"].values()):
+        history.manners.faults = [fault for fault in history.manners.faults if fault[0] not in (7, 19, 20)]
 
 
 def _add_rejected(rng: random.Random, history: History) -> None:

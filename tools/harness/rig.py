@@ -188,11 +188,16 @@ class NotedFates(FatePolicy):
         return super().expire(batch, on_wire, now_ms)
 
 
+def _places(names: Mapping[str, Any]) -> Callable[[str], int]:
+    found = {name: number for number, name in enumerate(names, 1)}
+    return lambda name: found.get(name, 0)
+
+
 class Rig:
     """See the module. Options are the producer's; ``topics`` has the leaders by partition (-1: none).
 
-    ``tls``: given the broker's end of a socket pair, returns the producer's session, and the broker's end of
-    it (``TlsEnd``).
+    ``settings``: those of single topics, as (linger_ms, acks, compressor). ``tls``: given the broker's end of
+    a socket pair, returns the producer's session, and the broker's end of it (``TlsEnd``).
     """
 
     def __init__(
@@ -204,6 +209,7 @@ class Rig:
         linger_ms: float = 0,
         stream_linger_ms: float = 0,
         compressor: Any = None,
+        settings: Mapping[str, tuple[float, int, Any]] | None = None,
         compression_thread: bool = False,
         spec: Any = None,
         adaptive: bool = True,
@@ -259,6 +265,8 @@ class Rig:
             ordered=ordered,
             stream_linger_ms=stream_linger_ms,
             compressor=compressor,
+            topics=list((settings or {}).values()),
+            place_of=_places(settings) if settings else None,
             # Off by default: a test steps the sender by hand, and this thread goes on by itself.
             compression_thread=compression_thread,
             spec=spec,
