@@ -233,8 +233,11 @@ cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
     cdef int32_t i
     for i in range(a.settings_count):
         s = &a.settings[i]
+        p = s.lingering.first
+        if p == NULL:
+            continue
         until = now - linger_of(a, s)
-        if s.lingering.first == NULL or s.lingering.first.first.created_ns > until:
+        if p.first.created_ns > until:
             continue
         until += linger_of(a, s) // LINGER_PARTS
         while s.lingering.first != NULL and s.lingering.first.first.created_ns <= until:
