@@ -1,5 +1,6 @@
 """Topics with settings of their own, as brokers see them."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ from cyproducer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
 from cyproducer.testing.broker import request_log
 from cyproducer.wire.messages import PRODUCE
-from tests.scripted.producing import WAIT_S, options
+from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.scripted_broker import Act, ScriptedCluster
 
 TEXT = b"the same words again and again " * 50
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -98,3 +100,21 @@ def test_many_rows_and_records_of_unknown_topics_have_their_topics_settings(
     with KafkaProducer(**made) as producer:
         producer.send_many("audit.eu", values=[TEXT] * 100).get(WAIT_S)
     assert {codec for _, _, codec in seen.batches} == {"lz4"}
+
+
+def test_a_topic_with_acks_keeps_its_order_although_the_producer_has_none() -> None:
+    held = threading.Event()
+    with (
+        ScriptedCluster(audit=2) as cluster,
+        producing(cluster, acks=0, linger_ms=1, topic_options={"audit": {"acks": 1}}) as producer,
+    ):
+        cluster.act(PRODUCE.key, Act(hold=held))
+        producer.send("audit", b"1", partition=0)
+        cluster.wait_for_requests(PRODUCE.key, 1)
+        # A retry of the first one must not come behind it.
+        second = producer.send("audit", b"2", partition=0)
+        producer.send("audit", b"3", partition=1)
+        _, received = cluster.wait_for_requests(PRODUCE.key, 2)
+        held.set()
+        assert [partition for _, partition in received.batches] == [1]
+        assert second.get(WAIT_S).offset == 1
