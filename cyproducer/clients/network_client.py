@@ -55,6 +55,12 @@ AT_ONCE = 500
 """How many topics and partitions of a metadata response are processed without a look at the clock."""
 SLICE_MS = 2.0
 """For how long a metadata response is processed before the sender sends again."""
+PAUSE_MS = 2.0
+"""The least time between two such slices, in which other Python threads get the GIL.
+
+A thread that waits for the GIL asks for it only if nobody released it for 5 ms (``sys.setswitchinterval``).
+The sender releases it after each slice, but takes it again before the other thread has woken up.
+"""
 MOST_ANSWERS = 1000
 """The most topics whose response times are remembered."""
 
@@ -188,6 +194,7 @@ class NetworkClient:
             self.telemetry = telemetry_client.TelemetryClient(config, sender, self._connector, rng)
         # The metadata response that is being processed, and topics to apply to the accumulator.
         self._intake: tuple[Iterator[MetadataChange], Connection, MetadataResponse] | None = None
+        self._next_slice_ms = -math.inf
         self._unapplied: dict[str, None] = {}
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
@@ -649,7 +656,7 @@ class NetworkClient:
                 response.left_out[0],
             )
         self._intake = self._metadata.take(response, now_ms, AT_ONCE), connection, response
-        if self._continue_intake(now_ms) == 0.0:
+        if self._continue_intake(now_ms) < math.inf:
             self._sender.request_control()
 
     def _continue_intake(self, now_ms: float) -> float:
@@ -658,6 +665,8 @@ class NetworkClient:
         A response with 100,000 partitions takes hundreds of milliseconds. If it were processed at once, no
         record would be sent in this time.
         """
+        if now_ms < self._next_slice_ms:
+            return self._next_slice_ms - now_ms
         until_ms = self._now_ms() + SLICE_MS
         while self._intake is not None or self._unapplied:
             if self._unapplied:
@@ -671,7 +680,8 @@ class NetworkClient:
                 else:
                     self._take_change(change, connection, response, now_ms)
             if self._now_ms() > until_ms:
-                return 0.0
+                self._next_slice_ms = self._now_ms() + PAUSE_MS
+                return PAUSE_MS
         return math.inf
 
     def _take_change(

@@ -543,8 +543,14 @@ class Connections:
         since then does. False if there are no nodes, or if one of them is unknown here and so was never
         tried.
         """
-        nodes = [self._nodes.get(node_id) for node_id in node_ids]
-        return bool(nodes) and all(node is not None and node.unreachable for node in nodes)
+        none = True
+        for node_id in node_ids:
+            node = self._nodes.get(node_id)
+            if node is None or not node.unreachable:
+                # Most often the first one: this is called in each tick, and there may be 1,000 nodes.
+                return False
+            none = False
+        return not none
 
     def advice(self, node_id: int, mapped: bool) -> str:
         """Says what to do if a node cannot be reached: nothing for one that was, or that users configured.

@@ -22,10 +22,10 @@ from cpython.tuple cimport PyTuple_CheckExact
 from libc.math cimport NAN
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, strlen
-from posix.time cimport nanosleep, timespec
 
 cimport cython
 
+from cyproducer.base.gil cimport let_others_run
 from cyproducer.base.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
@@ -71,8 +71,6 @@ from cyproducer.errors import UnknownTopicOrPartitionError, record_too_large
 
 cdef enum:
     PIECE = 4096              # how many items of a sequence are read at a time
-    HOLD_NS = 1_000_000       # how long the GIL is held without a pause
-    MOMENT_NS = 20_000        # the length of the pause, in which other threads can take the GIL
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
@@ -455,23 +453,6 @@ cdef RowSource from_arrow(
     source.timestamp_ms = -1
     source._take(read_arrow(data))
     return source
-
-
-cdef int let_others_run(int64_t* since_ns) except -1:
-    """Releases the GIL for a moment if it has been held for HOLD_NS since ``since_ns``, and then updates
-    ``since_ns``.
-
-    Releasing the GIL without a pause is not enough: this thread would reacquire it before a waiting thread
-    wakes up.
-    """
-    cdef timespec moment
-    if cyp_monotonic_ns() - since_ns[0] >= HOLD_NS:
-        moment.tv_sec = 0
-        moment.tv_nsec = MOMENT_NS
-        with nogil:
-            nanosleep(&moment, NULL)
-        since_ns[0] = cyp_monotonic_ns()
-    return 0
 
 
 # A free list, as for RowSource.

@@ -16,6 +16,7 @@ cdef class Reader:
     cdef const unsigned char *data  # first byte of the frame; borrowed from view
     cdef Py_ssize_t pos             # offset of the next byte to read
     cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
+    cdef int64_t since_ns           # when a thread with the GIL began to read, or last let others run
     cdef int64_t elements           # array elements and tagged fields so far
     cdef readonly str message       # the name of the message, for errors: "Metadata v9 response"
     cdef public bint flexible       # compact lengths and tagged fields (KIP-482)

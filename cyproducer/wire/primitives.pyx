@@ -16,9 +16,11 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MIN
+from libc.stdint cimport INT32_MIN, int64_t
 from libc.string cimport memcpy, memset
 
+from cyproducer.base.gil cimport let_others_run
+from cyproducer.base.sync cimport cyp_monotonic_ns
 from cyproducer.base.text import printable
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.records.varint cimport put_uvarint
@@ -31,20 +33,14 @@ cdef enum:
     LONGEST_STRING = 32767        # bytes; Kafka also rejects longer ones in compact encoding
     ELEMENTS = 1_000_000
     INTS_PER_ELEMENT = 4          # an int takes a quarter of the memory of a partition
-    SLICE = 1024                  # elements to read before other threads can run
-    TOPICS_SLICE = 64             # the same for topics with their partitions
+    SLICE = 256                   # elements between two looks at how long the GIL has been held
+    TOPICS_SLICE = 8              # the same for topics with their partitions
     UUID_SIZE = 16
     MOST_FRAMING = 21             # a topic's bytes besides its name: id, length, tagged fields
 
 MOST_ELEMENTS = ELEMENTS
 """The maximum number of array elements and tagged fields in a frame. Large clusters have a few 100,000
 partitions."""
-
-
-cdef int let_others_run() except -1:
-    with nogil:
-        pass
-    return 0
 
 
 cdef class Reader:
@@ -56,6 +52,7 @@ cdef class Reader:
         self.end = self.view.len
         self.message = message
         self.flexible = flexible
+        self.since_ns = cyp_monotonic_ns()
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
@@ -207,7 +204,7 @@ cdef class Reader:
         self.spend(field, elements // INTS_PER_ELEMENT)
         for i in range(elements):
             if i % SLICE == SLICE - 1:
-                let_others_run()
+                let_others_run(&self.since_ns)
             found.append(<int32_t> load32(self.data + self.pos))
             self.pos += 4
         return found
@@ -378,11 +375,12 @@ cdef class Writer:
         cdef const char *text
         cdef unsigned char *out
         cdef str name
+        cdef int64_t since_ns = cyp_monotonic_ns()
         self.count(field, len(names))
         at = PyByteArray_GET_SIZE(self.out)
         for i, name in enumerate(names):
             if i % SLICE == SLICE - 1:
-                let_others_run()
+                let_others_run(&since_ns)
             try:
                 text = PyUnicode_AsUTF8AndSize(name, &size)
             except (TypeError, UnicodeEncodeError):
@@ -436,7 +434,7 @@ def read_topics(Reader reader not None, int version, topic_class, partition_clas
     least_size += (1 if reader.flexible else 4) + (4 if version >= 8 else 0) + (1 if reader.flexible else 0)
     for i in range(reader.count("topics", least_size)):
         if i % TOPICS_SLICE == TOPICS_SLICE - 1:
-            let_others_run()
+            let_others_run(&reader.since_ns)
         error_code = reader.int16("topics.error_code")
         name = reader.nullable_string("topics.name") if version >= 12 else reader.string("topics.name")
         if version >= 10:
@@ -483,7 +481,7 @@ cpdef list read_partitions(Reader reader, int version, cls, bint with_replicas=F
     cdef object new_tuple = tuple.__new__
     for i in range(reader.count("partitions", least_size)):
         if i % SLICE == SLICE - 1:
-            let_others_run()
+            let_others_run(&reader.since_ns)
         reader.need(fixed_size, "partitions")
         data = reader.data + reader.pos
         index = <int32_t> load32(data + 2)
