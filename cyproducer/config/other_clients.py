@@ -138,7 +138,7 @@ OTHER_NAMES: Final = {
     "logger": _own(None, _LOG),
     "throttle_cb": _own(None, _METRICS),
     "delivery.report.only.error": _own(None, _REPORTS),
-    "default.topic.config": _own(None, "give its options themselves"),
+    "default.topic.config": _own(None, "give its options themselves; for single topics: topic_options"),
     "sasl.oauthbearer.config": _own("sasl_oauth_token_provider", "which needs no such string"),
     "sasl.oauthbearer.method": _own(
         "sasl_oauthbearer_token_endpoint_url", "which is enough for OpenID Connect"

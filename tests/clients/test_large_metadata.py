@@ -1,7 +1,9 @@
 """A metadata response with many partitions does not keep the sender from sending."""
 
+import itertools
 import math
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -106,3 +108,32 @@ def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.M
         assert [future.get(WAIT_S).offset for future in futures] == [1] * 50
         assert len(parts) >= 50
         assert max(parts) == 1
+
+
+def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    pause_ms = 20
+    monkeypatch.setattr(network_client, "AT_ONCE", 1)
+    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
+    monkeypatch.setattr(network_client, "PAUSE_MS", pause_ms)
+    topics = [f"t{number}" for number in range(10)]
+    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
+        for name in topics:
+            cluster.create_topic(name, 1)
+        for name in topics:
+            producer.send(name, b"1").get(WAIT_S)
+        client = producer._runtime.client
+        slices: list[float] = []
+        take_change = client._take_change
+
+        def noted(change: MetadataChange, *rest: Any) -> None:
+            slices.append(time.monotonic())
+            take_change(change, *rest)
+
+        monkeypatch.setattr(client, "_take_change", noted)
+        for name in topics:
+            cluster.move_leader(name, 0, 2)
+        futures = [producer.send(name, b"2") for name in topics]
+        assert [future.get(WAIT_S).offset for future in futures] == [1] * 10
+    # Ten or more parts of one response; more than one of them may be empty.
+    gaps = [later - earlier for earlier, later in itertools.pairwise(slices)]
+    assert len([gap for gap in gaps if gap >= pause_ms / 1000]) >= 9, gaps

@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cyproducer import errors
+from tools.harness.neighbour import Neighbour
 from tools.harness.rig import Rig
 
 MANY = 10_000
@@ -98,35 +99,6 @@ def test_one_row_costs_only_a_few_times_as_much_as_send(partitions: int) -> None
             export = min(export, fastest(batch.__arrow_c_array__))
         assert many < 10 * singly
         assert arrow - export < 20 * singly
-
-
-class Neighbour:
-    """A thread that always wants the GIL, and measures the longest time without it."""
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-        self.ended = False
-        self.begun = threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self) -> None:
-        last = time.perf_counter()
-        self.begun.set()
-        while not self.ended:
-            # Releases the GIL and wants it back.
-            time.sleep(0)
-            now = time.perf_counter()
-            self.longest = max(self.longest, now - last)
-            last = now
-
-    def __enter__(self) -> Self:
-        self.thread.start()
-        self.begun.wait()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended = True
-        self.thread.join()
 
 
 @pytest.mark.slow
