@@ -6,11 +6,20 @@ bytes (``otlp``). One call at a time.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from cyproducer.base.clock import unix_ms
+from cyproducer.base import fork_lock
+from cyproducer.base.clock import monotonic_ns, unix_ms
+from cyproducer.base.unpatched import sleep
 from cyproducer.observability import otlp
-from cyproducer.observability.definitions import OF_NODE, OF_TOPIC, PRODUCER, Definition, Kind
+from cyproducer.observability.definitions import (
+    OF_NODE,
+    OF_PRODUCER,
+    OF_TOPIC,
+    PRODUCER,
+    Definition,
+    Kind,
+)
 from cyproducer.observability.registry import Registry
 from cyproducer.records.codecs import CODECS
 from cyproducer.records.compression import compressor_for
@@ -18,6 +27,9 @@ from cyproducer.records.compression import compressor_for
 KAFKAS, OURS = "org.apache.kafka", "cyproducer"
 """The namespaces of metrics that the Java client has, too, and of the others."""
 _GROUPS = {PRODUCER: "producer", OF_NODE[0].group: "producer.node", OF_TOPIC[0].group: "producer.topic"}
+
+_HOLD_NS, _MOMENT_S = 1_000_000, 20e-6
+"""How long the GIL is held without a pause, and the length of the pause; as in ``base/gil.pxd``."""
 
 Key = tuple[str, str]
 """A metric's name, and its broker's id or its topic."""
@@ -60,9 +72,8 @@ class Collector:
         self._version = version
         self._start_ns = start_ns
         self._now_ns = now_ns
-        # The sums of the last push that a broker took, and its time.
-        self._pushed: dict[Key, float] = {}
-        self._pushed_ns = start_ns
+        # Each sum in the last push that had it and that a broker took, and the time of that push.
+        self._pushed: dict[Key, tuple[float, int]] = {}
 
     def collect(
         self, wants: Callable[[str], bool], delta: bool, codec_ids: Sequence[int], max_bytes: int
@@ -74,7 +85,7 @@ class Collector:
 
         Args:
             wants: whether a metric is wanted, by its name.
-            delta: whether sums are the increase since the last push that a broker took.
+            delta: whether sums are the increase since the last push that had them and that a broker took.
             codec_ids: the codecs that the broker accepts, the preferred one first; empty: none.
             max_bytes: the largest result in bytes; 0 or less: no limit.
 
@@ -82,51 +93,61 @@ class Collector:
             The id of the codec, the bytes, and a function to call when a broker has taken them.
         """
         now_ns = self._now_ns()
-        sums: dict[Key, float] = {}
-        found = list(self._encoded(wants, delta, now_ns, sums))
         codec_id = next((each for each in codec_ids if 0 <= each < len(CODECS)), 0)
-        compress = compressor_for(CODECS[codec_id].name).compress if codec_id else bytes
+        with fork_lock.import_lock:
+            # The first time it imports the codec's library.
+            compress = compressor_for(CODECS[codec_id].name).compress if codec_id else bytes
+        wanted = {
+            definitions[0].group: [
+                (metric, name) for metric in definitions if wants(name := telemetry_name(metric))
+            ]
+            for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC)
+        }
+        found: list[bytes] = []
+        # Each sum with its place in ``found``.
+        sums: list[tuple[int, Key, float]] = []
+        parts = set()
+        held_ns = monotonic_ns()
+        for definitions, part, reading in self._registry.readings():
+            parts.add(part)
+            attributes = otlp.attributes(attributes_of(definitions[0], part))
+            for metric, name in wanted[definitions[0].group]:
+                value = metric.value(reading, self._registry)
+                if math.isnan(value):
+                    continue
+                if metric.kind is Kind.TOTAL:
+                    key = name, part
+                    sums.append((len(found), key, value))
+                    since_ns = self._start_ns
+                    if delta:
+                        value, since_ns = self._increase(key, value)
+                    found.append(otlp.counter(name, value, now_ns, since_ns, attributes, delta=delta))
+                else:
+                    found.append(otlp.gauge(name, value, now_ns, attributes))
+            if monotonic_ns() - held_ns > _HOLD_NS:
+                # Otherwise the sender would wait 5 ms each time it needs the GIL.
+                sleep(_MOMENT_S)
+                held_ns = monotonic_ns()
 
-        def encode(metrics: Iterable[bytes]) -> bytes:
-            data = otlp.metrics_data(metrics, self._resource, OURS, self._version)
-            return bytes(compress(data))
+        def encode() -> bytes:
+            return bytes(compress(otlp.metrics_data(found, self._resource, OURS, self._version)))
 
-        data = encode(one for _, one in found)
+        data = encode()
         while found and 0 < max_bytes < len(data):
             # The rest has about the same ratio of compression.
-            kept = min(len(found) - 1, len(found) * max_bytes // len(data))
-            for key, _ in found[kept:]:
-                # Not pushed: a later push has the increase since the last one that had the metric.
-                sums.pop(key, None)
-            found = found[:kept]
-            data = encode(one for _, one in found)
+            del found[min(len(found) - 1, len(found) * max_bytes // len(data)) :]
+            data = encode()
+        # Without topics that were forgotten.
+        pushed = {key: last for key, last in self._pushed.items() if key[1] in parts}
+        pushed |= {key: (value, now_ns) for place, key, value in sums if place < len(found)}
 
         def accepted() -> None:
-            self._pushed |= sums
-            self._pushed_ns = now_ns
+            self._pushed = pushed
 
         return codec_id, data, accepted
 
-    def _encoded(
-        self, wants: Callable[[str], bool], delta: bool, now_ns: int, sums: dict[Key, float]
-    ) -> Iterator[tuple[Key, bytes]]:
-        """Each metric that is wanted, encoded. Adds the values of sums to ``sums``."""
-        for definitions, part, reading in self._registry.readings():
-            for metric in definitions:
-                name = telemetry_name(metric)
-                if not wants(name):
-                    continue
-                value = metric.value(reading, self._registry)
-                key, attributes = (name, part), attributes_of(metric, part)
-                if math.isnan(value):
-                    continue
-                if metric.kind is not Kind.TOTAL:
-                    yield key, otlp.gauge(name, value, now_ns, attributes)
-                    continue
-                sums[key] = value
-                since_ns = self._start_ns
-                if delta and key in self._pushed:
-                    # A topic that was forgotten and used again starts from 0.
-                    increase = value - self._pushed[key]
-                    value, since_ns = (increase if increase >= 0 else value), self._pushed_ns
-                yield key, otlp.counter(name, value, now_ns, since_ns, attributes, delta=delta)
+    def _increase(self, key: Key, value: float) -> tuple[float, int]:
+        """Returns how much a sum has grown since the last push that had it, and the time of that push."""
+        before, since_ns = self._pushed.get(key, (0.0, self._start_ns))
+        # A topic that was forgotten and used again starts from 0.
+        return (value - before if value >= before else value), since_ns

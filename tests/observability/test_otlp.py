@@ -15,7 +15,7 @@ attributes = st.dictionaries(texts, texts, max_size=3)
 
 @given(texts, values, times, attributes)
 def test_a_gauge_is_read_back(name: str, value: float, time_ns: int, given: dict[str, str]) -> None:
-    data = otlp.metrics_data([otlp.gauge(name, value, time_ns, given)], given, "s", "1")
+    data = otlp.metrics_data([otlp.gauge(name, value, time_ns, otlp.attributes(given))], given, "s", "1")
     (resource,) = parsed(data).resource_metrics
     assert {one.key: one.value.string_value for one in resource.resource.attributes} == given
     (scope,) = resource.scope_metrics
@@ -29,7 +29,7 @@ def test_a_gauge_is_read_back(name: str, value: float, time_ns: int, given: dict
 @given(st.lists(st.tuples(texts, values, times, times, st.booleans()), max_size=5))
 def test_sums_are_read_back(given: list[tuple[str, float, int, int, bool]]) -> None:
     metrics = [
-        otlp.counter(name, value, now, start, {}, delta=delta) for name, value, now, start, delta in given
+        otlp.counter(name, value, now, start, b"", delta=delta) for name, value, now, start, delta in given
     ]
     ((scope,),) = [
         each.scope_metrics for each in parsed(otlp.metrics_data(metrics, {}, "s", "1")).resource_metrics
