@@ -41,7 +41,7 @@ from cyproducer.version import VERSION
 if TYPE_CHECKING:
     import selectors
 
-    from cyproducer.clients.telemetry_client import Payload
+    from cyproducer.clients.telemetry_client import Collected
     from cyproducer.clients.transaction_client import TransactionClient
     from cyproducer.control.telemetry import Subscription
     from cyproducer.observability.registry import Registry
@@ -213,19 +213,17 @@ class Runtime:
             )
         return self._registry
 
-    def _collect(self, subscription: "Subscription") -> "Payload":
+    def _collect(self, subscription: "Subscription") -> "Collected":
         """Reads and encodes the metrics that a broker wants. On a thread of its own, one call at a time."""
-        # Imported here: most brokers never ask for metrics. An import takes longer than a record may wait for
-        # the sender's thread.
-        from cyproducer.clients.telemetry_client import Payload
-        from cyproducer.observability.telemetry import Collector
-
         if self._collector is None:
+            # Imported here: most brokers never ask for metrics.
+            from cyproducer.observability.telemetry import Collector
+
             name = self.config.transactional_id
             resource = {} if name is None else {"transactional_id": name}
             self._collector = Collector(self.registry(), resource, VERSION, self._made_ns)
         wanted = subscription.wants, subscription.delta, subscription.codec_ids, subscription.max_bytes
-        return Payload(*self._collector.collect(*wanted))
+        return self._collector.collect(*wanted)
 
     def _run(self) -> None:
         begin_sending()

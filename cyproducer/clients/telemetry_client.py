@@ -1,8 +1,9 @@
 """Asks for a telemetry subscription and pushes this client's metrics to a broker (KIP-714).
 
-Owns the two requests, and the threads that wait for the client's instance id. Does not own when a request
-is due (``control/telemetry``), or the metrics: ``collect`` returns them. Opens no connections: it uses those
-that records and metadata need, and does nothing until one of their brokers offers telemetry.
+Owns the two requests, the choice of a broker for them, and the threads that wait for the client's instance
+id. Does not own when a request is due (``control/telemetry``), or the metrics: ``collect`` returns them.
+Opens no connections: it uses those that records and metadata need, and does nothing until one of their
+brokers offers telemetry.
 
 ``tick``, ``is_offered`` and everything named ``on_...`` run with the loop lock held, one call at a time.
 ``instance_id`` and ``end`` may be called from any thread.
@@ -12,7 +13,6 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
@@ -27,24 +27,18 @@ from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector
 from cyproducer.sender.sender import Sender
 from cyproducer.wire import protocol
-from cyproducer.wire.messages import API_VERSIONS, GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
+from cyproducer.wire.messages import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
 from cyproducer.wire.responses import GetTelemetrySubscriptionsResponse, PushTelemetryResponse
-from cyproducer.wire.schema import NO_UUID, Api
+from cyproducer.wire.schema import NO_UUID
 
 _LOOK_S = 0.5
 """The interval at which a waiting thread checks, in case it was not woken."""
 
 
-class Payload(NamedTuple):
-    """Metrics as a push has them. ``accepted`` is called if the broker has taken them."""
-
-    codec_id: int
-    metrics: bytes
-    accepted: Callable[[], object]
-
-
-Collect = Callable[[Subscription], Payload]
-"""Reads the metrics and encodes them; called on a thread of its own."""
+Collected = tuple[int, bytes, Callable[[], object]]
+"""The id of a codec, the metrics compressed with it, and a function to call if the broker has taken them."""
+Collect = Callable[[Subscription], Collected]
+"""Reads the metrics and encodes them; called on a thread of its own, one call at a time."""
 
 
 class TelemetryClient:
@@ -70,7 +64,10 @@ class TelemetryClient:
         self.collect: Collect | None = None
         #: Whether a broker has offered telemetry: until then, ``tick`` need not be called.
         self.is_offered = False
-        self._collecting: Task[Payload] | None = None
+        # Collects the metrics of the push in progress.
+        self._collecting: Task[Collected] | None = None
+        # Took the last request.
+        self._latest: Connection | None = None
         self._ending = False
         self._ended = Event()
         self._closed: BaseException | None = None
@@ -129,53 +126,66 @@ class TelemetryClient:
             machine.end()
             if machine.state is State.OFF:
                 self._ended.set()
-        wait_ms = machine.wait_ms(now_ms)
-        if wait_ms > 0 and self._collecting is None:
-            return wait_ms
-        api = GET_TELEMETRY_SUBSCRIPTIONS if machine.state is State.ASK else PUSH_TELEMETRY
-        connection = self._connection(api, now_ms)
+        if self._collecting is None:
+            wait_ms = machine.wait_ms(now_ms)
+            if wait_ms > 0:
+                return wait_ms
+        elif not self._collecting.done:
+            return math.inf
+        connection = self._connection(now_ms)
         if connection is None:
             # A new connection calls this again.
-            return self._connector.throttled_ms(now_ms)
+            wait_ms = self._connector.throttled_ms(now_ms)
+            if self._ending and wait_ms == math.inf:
+                # close() must not wait for brokers that are gone.
+                machine.on_broken(now_ms)
+                self._ended.set()
+            return wait_ms
         if self._collecting is not None:
-            if self._collecting.done:
-                task, self._collecting = self._collecting, None
-                self._push(connection, task, now_ms)
-            return math.inf
-        machine.begin()
-        if api is PUSH_TELEMETRY:
+            task, self._collecting = self._collecting, None
+            self._push(connection, task, now_ms)
+        elif machine.state is State.ASK:
+            machine.begin()
+            self._ask(connection)
+        else:
+            machine.begin()
             assert self.collect is not None
             assert machine.subscription is not None
-            # On another thread: with a thousand topics it takes longer than a request may wait.
+            # On another thread: with a thousand topics it takes longer than a record may wait.
             collect = partial(self.collect, machine.subscription)
             self._collecting = self._connector.background.start(collect)
-            return math.inf
-        version, number = connection.handshake.versions[api], connection.next_correlation_id()
-        frame = protocol.encode_get_telemetry_subscriptions(
-            version, number, self._config.client_id, machine.instance_id
-        )
-        self._connector.request(connection, api, version, number, frame, self.on_subscription, self.on_broken)
         return math.inf
 
-    def _connection(self, api: Api, now_ms: float) -> Connection | None:
-        """Returns a connection that can take the request; None if there is none now."""
-        offering = [
-            each
-            for each in self._connector.free(now_ms)
-            # Versions that are assumed because the broker does not report them are no offer.
-            if api in each.handshake.versions and API_VERSIONS in each.handshake.versions
-        ]
-        return min(offering, key=lambda c: (c.in_flight, self._rng()), default=None)
+    def _connection(self, now_ms: float) -> Connection | None:
+        """Returns a connection that can take a request; None if there is none now.
 
-    def _push(self, connection: Connection, task: Task[Payload], now_ms: float) -> None:
+        It stays with one broker while that is possible: each broker remembers the clients that it has met.
+        """
+        free = self._connector.free(now_ms)
+        offering = [each for each in free if PUSH_TELEMETRY in each.handshake.versions]
+        if self._latest not in offering:
+            self._latest = min(offering, key=lambda c: (c.in_flight, self._rng()), default=None)
+        return self._latest
+
+    def _ask(self, connection: Connection) -> None:
+        api = GET_TELEMETRY_SUBSCRIPTIONS
+        version, number = connection.handshake.versions[api], connection.next_correlation_id()
+        frame = protocol.encode_get_telemetry_subscriptions(
+            version, number, self._config.client_id, self._machine.instance_id
+        )
+        self._connector.request(connection, api, version, number, frame, self.on_subscription, self.on_broken)
+
+    def _push(self, connection: Connection, task: Task[Collected], now_ms: float) -> None:
         machine = self._machine
-        subscription, payload = machine.subscription, task.result
-        if payload is None or subscription is None:
+        subscription, collected = machine.subscription, task.result
+        if collected is None or subscription is None:
             self._log.warning("the metrics for the broker could not be collected: %r", task.error)
             machine.on_broken(now_ms)
             self._sender.request_control()
             return
-        version, number = connection.handshake.versions[PUSH_TELEMETRY], connection.next_correlation_id()
+        codec_id, metrics, accepted = collected
+        api = PUSH_TELEMETRY
+        version, number = connection.handshake.versions[api], connection.next_correlation_id()
         frame = protocol.encode_push_telemetry(
             version,
             number,
@@ -183,13 +193,11 @@ class TelemetryClient:
             subscription.instance_id,
             subscription.subscription_id,
             machine.terminating,
-            payload.codec_id,
-            payload.metrics,
+            codec_id,
+            metrics,
         )
-        on_response = partial(self.on_push, payload)
-        self._connector.request(
-            connection, PUSH_TELEMETRY, version, number, frame, on_response, self.on_broken
-        )
+        on_response = partial(self.on_push, accepted)
+        self._connector.request(connection, api, version, number, frame, on_response, self.on_broken)
 
     def on_subscription(
         self, connection: Connection, version: int, response: GetTelemetrySubscriptionsResponse, now_ms: float
@@ -203,15 +211,15 @@ class TelemetryClient:
 
     def on_push(
         self,
-        payload: Payload,
+        accepted: Callable[[], object],
         connection: Connection,
         version: int,
         response: PushTelemetryResponse,
         now_ms: float,
     ) -> None:
-        """Handles the PushTelemetry response."""
+        """Handles the PushTelemetry response. ``accepted`` is called if the broker has taken the metrics."""
         if response.error_code == 0:
-            payload.accepted()
+            accepted()
         self._machine.on_push(response.error_code, now_ms)
         self._refused("PushTelemetry", connection, response.error_code)
 
@@ -222,10 +230,11 @@ class TelemetryClient:
 
     def _refused(self, request: str, connection: Connection, code: int) -> None:
         if code:
-            off = self._machine.state is State.OFF
-            name = errors.for_code(code).__name__
+            # At the end of the producer nothing is pushed again, whatever the error.
+            off = self._machine.state is State.OFF and not self._ending
             level = logging.WARNING if off else logging.DEBUG
-            told = "no more metrics are pushed" if off else "asking for a subscription again"
+            told = "no more metrics are pushed" if off else "this push is lost"
+            name = errors.for_code(code).__name__
             self._log.log(level, "%s at %s: %s; %s", request, connection.where, name, told)
         # The next request may be due.
         self._sender.request_control()

@@ -1,11 +1,12 @@
 """Metrics that a producer pushes to the embedded broker (KIP-714)."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from cyproducer import KafkaProducer, errors
+from cyproducer import KafkaProducer, _runtime, errors
 from cyproducer.testing import EmbeddedBroker, PushedMetrics
 from tests.observability.pushed import CUMULATIVE, DELTA, points
 from tools.harness.until import until
@@ -131,13 +132,31 @@ def test_a_refused_client_pushes_no_more_and_sends_on(broker: EmbeddedBroker) ->
     assert broker.telemetry() == []
 
 
-def test_a_broker_without_a_plugin_gives_no_instance_id_and_is_asked_for_nothing(
-    broker: EmbeddedBroker,
-) -> None:
+def test_a_broker_without_a_plugin_gives_no_instance_id(broker: EmbeddedBroker) -> None:
     with producing(broker) as producer:
         producer.wait_ready()
         with pytest.raises(errors.KafkaTimeoutError, match="no connected broker offers telemetry"):
             producer.client_instance_id(0.01)
+
+
+def test_a_broker_without_a_plugin_is_asked_for_nothing() -> None:
+    requests: list[list[str]] = []
+    with EmbeddedBroker(brokers=2, topics={"t": 2}) as broker:
+        broker._log_requests(lambda line: requests.append(line.split()[1:4]))
+        for partition in range(2):
+            broker.move_leader("t", partition, partition + 1)
+        servers = broker.bootstrap_servers.split(",")[0]
+        with KafkaProducer(bootstrap_servers=servers) as producer:
+            producer.send("t", b"x", partition=0).get()
+            # Broker 1 is connected, so it does not offer telemetry, unlike broker 2.
+            broker.subscribe_telemetry(SENT, push_interval_ms=1)
+            producer.send("t", b"x", partition=1).get()
+            pushed(broker, lambda push: True)
+            broker.take_down(2)
+            # A push is always due.
+            for _ in range(3):
+                assert producer.send("t", b"x", partition=0).get().partition == 0
+    assert {node for node, _, name in requests if name == "PushTelemetry"} == {"2"}
 
 
 def test_the_options_turn_it_off(broker: EmbeddedBroker) -> None:
@@ -157,3 +176,57 @@ def test_a_subscription_must_be_possible(broker: EmbeddedBroker) -> None:
         broker.subscribe_telemetry("*", push_interval_ms=0)
     with pytest.raises(ValueError, match="compression='zip': must be one of none, gzip"):
         broker.subscribe_telemetry("*", compression=["zip"])
+
+
+def test_a_client_keeps_its_id_and_its_broker() -> None:
+    requests: list[list[str]] = []
+    with EmbeddedBroker(brokers=3, topics={"t": 6}) as broker:
+        broker._log_requests(lambda line: requests.append(line.split()[1:4]))
+        broker.subscribe_telemetry(SENT, push_interval_ms=1)
+        with producing(broker) as producer:
+            # Connects to each broker.
+            for partition in range(6):
+                producer.send("t", b"x", partition=partition)
+            producer.flush()
+            requests.clear()
+            for number in (10, 20):
+                broker.subscribe_telemetry(SENT, push_interval_ms=1)
+                until(lambda number=number: len(broker.telemetry()) >= number, "pushes")  # type: ignore[misc]
+            nodes = {
+                node for node, _, name in requests if name in ("GetTelemetrySubscriptions", "PushTelemetry")
+            }
+            assert len(nodes) == 1
+            instance_ids = {push.client_instance_id for push in broker.telemetry()}
+            assert instance_ids == {producer.client_instance_id().bytes}
+
+
+def test_a_throttled_client_pushes_again_once_it_may(broker: EmbeddedBroker) -> None:
+    broker.subscribe_telemetry(SENT, push_interval_ms=1)
+    broker.throttle("PushTelemetry", 50)
+    with producing(broker):
+        until(lambda: len(broker.telemetry()) >= 2, "a push after the throttling")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_close_waits_for_the_last_push_for_a_moment_only(
+    broker: EmbeddedBroker, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As long as the test's patience, if the broker is gone: then close() must not wait at all.
+    monkeypatch.setattr(_runtime, "_LAST_PUSH_S", 60.0 if gone else 0.05)
+    broker.subscribe_telemetry(SENT)
+    producer = producing(broker)
+    producer.client_instance_id()
+    if gone:
+        broker.take_down(1)
+
+        def open_connections() -> float:
+            found = producer.metrics()["producer-metrics"]
+            return found["connection-creation-total"] - found["connection-close-total"]
+
+        until(lambda: open_connections() == 0, "the end of the connections")
+    else:
+        broker.delay(1, 3_600_000)
+    began = time.monotonic()
+    producer.close(60)
+    assert time.monotonic() - began < 30
+    assert len(broker.telemetry()) == (0 if gone else 1)
