@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cyproducer import _process_hooks, errors
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.base import fork_lock
 from cyproducer.base.clock import Clock, monotonic_ns, monotonic_s
 from cyproducer.base.forks import ensure_own_process
 from cyproducer.base.greenlets import RLock
@@ -217,11 +218,13 @@ class Runtime:
         """Reads and encodes the metrics that a broker wants. On a thread of its own, one call at a time."""
         if self._collector is None:
             # Imported here: most brokers never ask for metrics.
-            from cyproducer.observability.telemetry import Collector
+            with fork_lock.import_lock:
+                from cyproducer.observability.telemetry import Collector
 
+                registry = self.registry()
             name = self.config.transactional_id
             resource = {} if name is None else {"transactional_id": name}
-            self._collector = Collector(self.registry(), resource, VERSION, self._made_ns)
+            self._collector = Collector(registry, resource, VERSION, self._made_ns)
         wanted = subscription.wants, subscription.delta, subscription.codec_ids, subscription.max_bytes
         return self._collector.collect(*wanted)
 
