@@ -20,9 +20,12 @@ from cyproducer.wire.schema import NO_UUID
 DEFAULT_INTERVAL_MS = 300_000
 """The push interval if the broker names none, or one that is not positive; Java's."""
 ERRORS_AT_ONCE = frozenset((ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
-"""The broker has another subscription now, which says what it accepts."""
+"""The broker has another subscription now: it is asked for at once."""
 ERRORS_LATER = frozenset((ErrorCode.TELEMETRY_TOO_LARGE, ErrorCode.THROTTLING_QUOTA_EXCEEDED))
-"""Every other error is final: the broker would refuse each later request for the same reason."""
+"""The broker may take metrics later: it is asked for a subscription after the push interval.
+
+An error that is in neither set is final: the broker would refuse each later request for the same reason.
+"""
 
 
 class Subscription(NamedTuple):
@@ -66,7 +69,7 @@ class TelemetryMachine:
         self.terminating = False
         self._ending = False
         self._due_ms = -math.inf
-        # Whether the last response or connection was good: only then is the next request repeated at once.
+        # Whether the last push was taken, or none was refused yet: only then is a request repeated at once.
         self._trusted = True
 
     @property

@@ -93,41 +93,11 @@ class Collector:
             The id of the codec, the bytes, and a function to call when a broker has taken them.
         """
         now_ns = self._now_ns()
+        found, sums, parts = self._read(wants, delta, now_ns)
         codec_id = next((each for each in codec_ids if 0 <= each < len(CODECS)), 0)
         with fork_lock.import_lock:
             # The first time it imports the codec's library.
             compress = compressor_for(CODECS[codec_id].name).compress if codec_id else bytes
-        wanted = {
-            definitions[0].group: [
-                (metric, name) for metric in definitions if wants(name := telemetry_name(metric))
-            ]
-            for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC)
-        }
-        found: list[bytes] = []
-        # Each sum with its place in ``found``.
-        sums: list[tuple[int, Key, float]] = []
-        parts = set()
-        held_ns = monotonic_ns()
-        for definitions, part, reading in self._registry.readings():
-            parts.add(part)
-            attributes = otlp.attributes(attributes_of(definitions[0], part))
-            for metric, name in wanted[definitions[0].group]:
-                value = metric.value(reading, self._registry)
-                if math.isnan(value):
-                    continue
-                if metric.kind is Kind.TOTAL:
-                    key = name, part
-                    sums.append((len(found), key, value))
-                    since_ns = self._start_ns
-                    if delta:
-                        value, since_ns = self._increase(key, value)
-                    found.append(otlp.counter(name, value, now_ns, since_ns, attributes, delta=delta))
-                else:
-                    found.append(otlp.gauge(name, value, now_ns, attributes))
-            if monotonic_ns() - held_ns > _HOLD_NS:
-                # Otherwise the sender would wait 5 ms each time it needs the GIL.
-                sleep(_MOMENT_S)
-                held_ns = monotonic_ns()
 
         def encode() -> bytes:
             return bytes(compress(otlp.metrics_data(found, self._resource, OURS, self._version)))
@@ -145,6 +115,42 @@ class Collector:
             self._pushed = pushed
 
         return codec_id, data, accepted
+
+    def _read(
+        self, wants: Callable[[str], bool], delta: bool, now_ns: int
+    ) -> tuple[list[bytes], list[tuple[int, Key, float]], set[str]]:
+        """Returns the encoded metrics, the sums with their places among them, and the brokers and topics."""
+        wanted = {
+            definitions[0].group: [
+                (metric, name) for metric in definitions if wants(name := telemetry_name(metric))
+            ]
+            for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC)
+        }
+        found: list[bytes] = []
+        sums: list[tuple[int, Key, float]] = []
+        parts = set()
+        held_ns = monotonic_ns()
+        for definitions, part, reading in self._registry.readings():
+            parts.add(part)
+            attributes = otlp.attributes(attributes_of(definitions[0], part))
+            for metric, name in wanted[definitions[0].group]:
+                value = metric.value(reading, self._registry)
+                if math.isnan(value):
+                    continue
+                if metric.kind is not Kind.TOTAL:
+                    found.append(otlp.gauge(name, value, now_ns, attributes))
+                    continue
+                key = name, part
+                sums.append((len(found), key, value))
+                since_ns = self._start_ns
+                if delta:
+                    value, since_ns = self._increase(key, value)
+                found.append(otlp.counter(name, value, now_ns, since_ns, attributes, delta=delta))
+            if monotonic_ns() - held_ns > _HOLD_NS:
+                # Otherwise the sender would wait 5 ms each time it needs the GIL.
+                sleep(_MOMENT_S)
+                held_ns = monotonic_ns()
+        return found, sums, parts
 
     def _increase(self, key: Key, value: float) -> tuple[float, int]:
         """Returns how much a sum has grown since the last push that had it, and the time of that push."""

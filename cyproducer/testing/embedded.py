@@ -481,7 +481,9 @@ class EmbeddedBroker:
     ) -> None:
         """Have clients push their metrics (KIP-714); replaces an earlier subscription.
 
-        Only clients that connect after the first call of this notice that the brokers offer telemetry.
+        Clients notice that a broker takes metrics only on connections that they make after the first call of
+        this: call it before, without ``metrics`` if they are to be chosen later. A client that has metrics to
+        push notices a new subscription with its next push, any other asks again after ``push_interval_ms``.
 
         Args:
             metrics: Prefixes of metrics' names; none: no metrics are pushed, ``"*"``: all are.
