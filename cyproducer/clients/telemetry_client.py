@@ -138,7 +138,6 @@ class TelemetryClient:
             wait_ms = self._connector.throttled_ms(now_ms)
             if self._ending and wait_ms == math.inf:
                 # close() must not wait for brokers that are gone.
-                machine.on_broken(now_ms)
                 self._ended.set()
             return wait_ms
         if self._collecting is not None:

@@ -160,6 +160,7 @@ def test_without_a_subscription_there_is_no_last_push() -> None:
     machine.end()
     assert machine.state is State.OFF
     machine.on_subscription(answer("*"), 0)
+    assert machine.state is State.OFF
     machine.on_broken(0)
     assert machine.state is State.OFF
 
