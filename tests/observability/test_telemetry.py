@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from cyproducer.observability import telemetry
 from cyproducer.observability.definitions import OF_NODE, OF_TOPIC, Definition
 from cyproducer.observability.registry import Registry
 from cyproducer.observability.telemetry import Collector
@@ -172,3 +173,14 @@ def test_only_metrics_that_are_wanted_are_pushed() -> None:
     pushes = Pushes()
     _, metrics, _ = pushes.collect(2_000, "org.apache.kafka.producer.node.request.total")
     assert points(metrics) == {("org.apache.kafka.producer.node.request.total", "1"): (1, 1)}
+
+
+def test_the_gil_is_released_between_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(telemetry, "_HOLD_NS", -1)
+    monkeypatch.setattr(telemetry, "sleep", pauses.append)
+    pushes = Pushes()
+    pushes.sent = dict.fromkeys("abc", 1)
+    pushes.collect(2_000)
+    # After the broker, too.
+    assert len(pauses) == 4
