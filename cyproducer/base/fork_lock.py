@@ -19,16 +19,6 @@ openssl_lock = RLock()
 import_lock = RLock()
 
 
-def _acquire() -> None:
-    openssl_lock.acquire()
-    import_lock.acquire()
-
-
-def _release() -> None:
-    import_lock.release()
-    openssl_lock.release()
-
-
 def _renew() -> None:
     global openssl_lock, import_lock
     openssl_lock = RLock()
@@ -36,5 +26,13 @@ def _renew() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_acquire, after_in_parent=_release)
+    # One by one: Ctrl-C may interrupt the wait for one of them.
+    os.register_at_fork(
+        before=lambda: openssl_lock.acquire(),
+        after_in_parent=lambda: openssl_lock.release(),
+    )
+    os.register_at_fork(
+        before=lambda: import_lock.acquire(),
+        after_in_parent=lambda: import_lock.release(),
+    )
 in_child(_renew)
