@@ -13,18 +13,23 @@ another helper      ``commit(messages)`` or ``abort(messages)``: on that copy fo
 ==================  =======================================================================================
 
 So the constructor checks everything. Work that must happen once, before the tasks, is done in
-``writer(schema)`` for a batch, and for a stream while the writer is pickled. For exactly-once, that is the
-plan of the batch.
+``writer(schema)`` and ``streamWriter(schema)``. For exactly-once, that is the plan of the batch.
+
+A helper runs one of Spark's modules, which shows whether it plans or commits. It serves one micro-batch after
+another, and Spark ends it when it was idle for a minute.
 """
 
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import datasource
@@ -55,6 +60,39 @@ _STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _BLOCK_ROWS: Final = 10_000
 _CHECK_MS: Final = 10_000
 """How long the driver waits for the brokers, at most."""
+_CHECKED_FOR_S: Final = 60.0
+"""A stream does not connect on the driver again within this time after it has."""
+_PLANNER: Final = "pyspark.sql.worker.write_into_data_source"
+"""Spark's module that makes a writer before the tasks. The one that makes a writer to commit is another."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_checked: dict[tuple[object, ...], float] = {}
+"""What streams have checked in this process, mapped to the time of ``monotonic()``. Spark calls it in one
+thread."""
+
+
+def without_causes(error: Exception) -> Exception:
+    """Returns the error without its traceback so far, to be raised ``from None``.
+
+    Spark prints the tracebacks of an error and of all its causes. On the driver, the message alone says what
+    is wrong and what to do.
+    """
+    return error.with_traceback(None)
+
+
+def _in_short(work: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Returns a function of the driver that raises the errors of ``work`` without their causes."""
+
+    @functools.wraps(work)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return work(*args, **kwargs)
+        except (KafkaError, SchemaError) as error:
+            raise without_causes(error) from None
+
+    return run
 
 
 @dataclass
@@ -81,26 +119,26 @@ class CyproducerDataSource(DataSource):
             f"format {sink_options.FORMAT!r} writes only: read with format('kafka'), which is Spark's own"
         )
 
+    @_in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
-        try:
-            task = _Task(self.options, schema, self.session, stream=False)
-            # Spark makes this writer only to pickle it, and prints more lines of an error from pickling.
-            task.prepare()
-        except (KafkaError, SchemaError) as error:
-            raise without_causes(error) from None
+        task = _Task(self.options, schema, self.session, stream=False)
+        # Spark makes this writer only to pickle it, and prints more lines of an error from pickling.
+        task.prepare()
         return _BatchWriter(task)
 
+    @_in_short
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise KafkaConfigurationError(
                 "outputMode 'complete': a topic can only be appended to: outputMode('append')"
             )
-        try:
-            task = _Task(self.options, schema, self.session, stream=True)
-        except (KafkaError, SchemaError) as error:
-            raise without_causes(error) from None
+        task = _Task(self.options, schema, self.session, stream=True)
+        # Spark also makes a writer for each commit, which must not plan. A process of another kind prepares
+        # when it pickles the writer.
+        if _PLANNER in sys.modules:
+            task.prepare()
         return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
 
 
@@ -119,6 +157,7 @@ class _Task:
         self.options = sink_options.parse(given, session)
         once = self.options.exactly_once
         self.sink = None if once is None else once.sink(stream=stream)
+        self.stream = stream
         self.plan: Plan | None = None
         self.prepared = False
         self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
@@ -145,10 +184,22 @@ class _Task:
         # Also before a topic is created: kafka-python does not report why it can't connect, and keeps trying
         # a password that was refused, which may lock the account.
         if o.check_on_driver or o.create_partitions is not None:
-            self._connect()
+            self._check()
         if o.exactly_once is not None:
             with self._driver() as driver:
                 self.plan = driver.plan(o.exactly_once.version)
+
+    def _check(self) -> None:
+        """Connects, but not for each micro-batch of a stream: a connection takes longer than the rest of a
+        plan, above all with TLS and SASL."""
+        if not self.stream:
+            self._connect()
+            return
+        o = self.options
+        what = (o.config.key, o.topic, o.dead_letter_topic, o.check_on_driver, o.create_partitions)
+        if time.monotonic() - _checked.get(what, -_CHECKED_FOR_S) >= _CHECKED_FOR_S:
+            self._connect()
+            _checked[what] = time.monotonic()
 
     def _connect(self) -> None:
         """Connects to the brokers, and creates or looks up the topics that are known.
@@ -247,15 +298,6 @@ class _Task:
         )
 
 
-def without_causes(error: Exception) -> Exception:
-    """Returns the error without its traceback so far, to be raised ``from None``.
-
-    Spark prints the tracebacks of an error and of all its causes. On the driver, the message alone says what
-    is wrong and what to do.
-    """
-    return error.with_traceback(None)
-
-
 def _outcomes(messages: list[Any]) -> list[TaskOutcome | None]:
     """Returns the tasks' outcomes; None for each task that left no message."""
     return [None if each is None else each.outcome for each in messages]
@@ -268,30 +310,31 @@ class _BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._task.write(iterator)
 
+    @_in_short
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._task.commit(messages, "batch")
 
+    @_in_short
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._task.abort(messages, "batch")
 
 
 class _OfStream:
-    """Prepares the task when the writer is pickled, which Spark does while planning, before the tasks. Not
-    when it is made: Spark makes another one for each commit."""
+    """Prepares the task at the latest when the writer is pickled, which Spark does before the tasks."""
 
     def __init__(self, task: _Task) -> None:
         self._task = task
 
+    @_in_short
     def __getstate__(self) -> dict[str, Any]:
-        try:
-            self._task.prepare()
-        except KafkaError as error:
-            raise without_causes(error) from None
+        self._task.prepare()
         return self.__dict__
 
+    @_in_short
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._task.commit(messages, f"micro-batch {batchId}")
 
+    @_in_short
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._task.abort(messages, f"micro-batch {batchId}")
 

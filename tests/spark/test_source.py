@@ -3,9 +3,11 @@
 import importlib
 import logging
 import pickle
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +43,12 @@ def _no_summaries() -> Iterator[None]:
 def note(summary: WriteSummary) -> None:
     """The summaryCallback of these tests."""
     SUMMARIES.append(summary)
+
+
+def plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this process look like Spark's that plans a write."""
+    name = "pyspark.sql.worker.write_into_data_source"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
 
 
 def options(broker: EmbeddedBroker | None = None, **more: str) -> dict[str, str]:
@@ -138,16 +146,79 @@ def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
         source.CyproducerDataSource(given).writer(of, False)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("writer", ["batch", "stream", "stream of another planner"])
 @pytest.mark.parametrize("callback", ["nowhere.at.all:note", f"{__name__}:nothing"])
-def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: str, stream: bool) -> None:
+def test_a_missing_callback_is_an_error_before_the_tasks(
+    source: Any, monkeypatch: pytest.MonkeyPatch, callback: str, writer: str
+) -> None:
     made = source.CyproducerDataSource(options(summaryCallback=callback))
+    if writer == "stream":
+        plans(monkeypatch)
+
+    def plan() -> None:
+        if writer == "batch":
+            made.writer(VALUES, False)
+            return
+        made_writer = made.streamWriter(VALUES, False)
+        # Spark prints more lines of an error from pickling.
+        assert writer == "stream of another planner"
+        pickle.dumps(made_writer)
+
     with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'") as raised:
-        # Spark prints more lines of an error from pickling. Before a stream's tasks there is no other place.
-        _ = pickle.dumps(made.streamWriter(VALUES, False)) if stream else made.writer(VALUES, False)
+        plan()
     # Spark prints the tracebacks of all causes.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
+
+
+def test_a_commit_is_not_prepared_and_its_errors_have_no_causes(source: Any) -> None:
+    """In the process that commits, a writer that was prepared would plan exactly-once again."""
+    writer = source.CyproducerDataSource(options(summaryCallback="nowhere.at.all:note")).streamWriter(
+        VALUES, False
+    )
+    with pytest.raises(KafkaConfigurationError, match="tasks have left no message") as raised:
+        writer.commit([None], 0)
+    # One entry of the test, one of the function that raises it.
+    assert len(traceback.extract_tb(raised.value.__traceback__)) == 2
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_is_checked_once_a_minute_and_a_batch_always(
+    source: Any, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    topic = f"checked-{stream}"
+    broker.create_topic(topic, 1)
+    plans(monkeypatch)
+    now = [5.0]
+    monkeypatch.setattr(source.time, "monotonic", lambda: now[0])
+    connected: list[float] = []
+    connect = source._Task._connect
+
+    def counted(task: Any) -> None:
+        connected.append(now[0])
+        connect(task)
+
+    monkeypatch.setattr(source._Task, "_connect", counted)
+    given = options(broker, topic=topic)
+
+    def plan(**more: str) -> None:
+        made = source.CyproducerDataSource(given | more)
+        pickle.dumps(made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False))
+
+    times = [5.0, 6.0, 64.9, 65.0, 66.0]
+    for now_is in times:
+        now[0] = now_is
+        plan()
+    assert connected == ([5.0, 65.0] if stream else times)
+    # Another write has a check of its own; and one that has failed is checked again.
+    connected.clear()
+    plan(**{"kafka.linger.ms": "3"})
+    missing = {"topic": f"no-{topic}", "kafka.max.block.ms": "200"}
+    for _ in range(2):
+        with pytest.raises(KafkaError, match=f"no-{topic}"):
+            plan(**missing)
+    assert connected == [66.0, 66.0, 66.0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
