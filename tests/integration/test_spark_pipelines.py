@@ -1,4 +1,4 @@
-"""Tests Spark's declarative pipelines: a sink of this format, exactly-once, in a pipeline that runs twice.
+"""Tests Spark's declarative pipelines: the page's pipeline, which runs twice, with both guarantees.
 
 A pipeline runs under Spark Connect and by ``spark-pipelines``, which needs PyYAML. Sinks came with Spark 4.2.
 """
@@ -15,6 +15,7 @@ import pytest
 
 from tests.forked import needs_module
 from tests.integration.consume import read_all
+from tests.pages import blocks, programs
 from tests.programs import program_environment
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.spark_session import OURS, QUICK_START
@@ -28,34 +29,21 @@ pytestmark = [
     needs_module("grpc"),
 ]
 
-SPECIFICATION = """
-name: lines
-storage: file://{directory}/storage
-libraries:
-  - glob:
-      include: flows.py
-"""
-
-FLOWS = """
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
-
-dp.create_sink(
-    "orders",
-    "cyproducer",
-    {{
-        "kafka.bootstrap.servers": "{bootstrap}",
-        "topic": "{topic}",
-        "deliveryGuarantee": "exactly-once",
-        "transactionalIdPrefix": "{topic}",
-    }},
-)
+PAGE = "docs/spark.md"
 
 
-@dp.append_flow(target="orders")
-def lines():
-    return SparkSession.active().readStream.format("text").load("{directory}/in")
-"""
+def files_of_page(directory: Path, bootstrap: str, topic: str, options: str) -> None:
+    """Writes the page's files, for this directory, broker and topic, and with more options of the sink."""
+    (specification,) = (block.text for block in blocks(PAGE, "yaml"))
+    (flows,) = (text for text in programs(PAGE) if "create_sink(" in text)
+    for text, name in ((specification, "spark-pipeline.yml"), (flows, "flows.py")):
+        for was, becomes in (
+            ("/data/", f"{directory}/"),
+            ("localhost:9092", bootstrap),
+            ('"topic": "orders"', f'"topic": "{topic}"{options}'),
+        ):
+            text = text.replace(was, becomes)
+        (directory / name).write_text(text)
 
 
 def run(directory: Path) -> str:
@@ -102,14 +90,17 @@ def run(directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    "options",
+    ["", ', "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "spark-pipeline"'],
+    ids=["at-least-once", "exactly-once"],
+)
 def test_each_row_is_written_once_though_the_location_of_the_checkpoint_is_spelled_anew(
-    kafka: KafkaCluster, tmp_path: Path
+    kafka: KafkaCluster, tmp_path: Path, options: str
 ) -> None:
-    topic = "spark-pipeline"
+    topic = f"spark-pipeline-{len(options)}"
     kafka.create_topic(topic, 2)
-    given = {"directory": tmp_path, "bootstrap": kafka.bootstrap_servers, "topic": topic}
-    (tmp_path / "spark-pipeline.yml").write_text(SPECIFICATION.format(**given))
-    (tmp_path / "flows.py").write_text(FLOWS.format(**given))
+    files_of_page(tmp_path, kafka.bootstrap_servers, topic, options)
     (tmp_path / "in").mkdir()
     for number in range(2):
         (tmp_path / "in" / f"{number}.txt").write_text(f"{number}\n")

@@ -316,6 +316,38 @@ def test_a_stream_continues_from_its_checkpoint(spark: Any, kafka: KafkaCluster,
     assert Counter(int(r.value or b"-1") for r in found) == Counter(range(3000))
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"summaryCallback": "nowhere.at.all:note"}, "'summaryCallback'='nowhere.at.all:note': No module"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "300"}, "the driver can't connect"),
+        (
+            {
+                "kafka.security.protocol": "SSL",
+                "kafka.ssl.truststore.location": "/no/such.pem",
+                "kafka.ssl.truststore.type": "PEM",
+            },
+            "kafka.ssl.truststore.location='/no/such.pem': No such file",
+        ),
+    ],
+    ids=["callback", "broker", "truststore"],
+)
+def test_an_error_of_a_streams_driver_has_five_lines_before_sparks_own(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path, more: dict[str, str], says: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    lines(tmp_path / "in", "a", range(1))
+    given = options(kafka, topic="any", checkpointLocation=str(tmp_path / "checkpoint")) | more
+    stream = spark.readStream.format("text").load(str(tmp_path / "in")).writeStream.format("cyproducer")
+    query = stream.options(**given).start()
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as raised:
+        query.awaitTermination(120)
+    said, _, of_spark = str(raised.value).partition("=== Streaming Query ===")
+    assert of_spark
+    assert len(said.splitlines()) == 5
+    assert says in said.splitlines()[3]
+
+
 def test_a_stream_in_update_mode_needs_foreach_batch(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
     from cyproducer.spark import foreach_batch
 

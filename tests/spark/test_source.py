@@ -1,5 +1,6 @@
 """Tests the sink's interface to Spark: checks, work and messages of each step. Uses a fake PySpark."""
 
+import gc
 import importlib
 import logging
 import pickle
@@ -45,10 +46,20 @@ def note(summary: WriteSummary) -> None:
     SUMMARIES.append(summary)
 
 
-def plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes this process look like Spark's that plans a write."""
-    name = "pyspark.sql.worker.write_into_data_source"
+@pytest.fixture(autouse=True)
+def _no_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests lives longer than a helper."""
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, helper: str) -> None:
+    """Makes this process look like a helper of Spark's that runs this module."""
+    name = f"pyspark.sql.worker.{helper}"
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+def plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(monkeypatch, "write_into_data_source")
 
 
 def options(broker: EmbeddedBroker | None = None, **more: str) -> dict[str, str]:
@@ -181,6 +192,22 @@ def test_a_commit_is_not_prepared_and_its_errors_have_no_causes(source: Any) -> 
     # One entry of the test, one of the function that raises it.
     assert len(traceback.extract_tb(raised.value.__traceback__)) == 2
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("helper", ["write_into_data_source", "python_streaming_sink_runner", None])
+def test_the_modules_of_a_streams_helper_are_frozen_once(
+    source: Any, monkeypatch: pytest.MonkeyPatch, helper: str | None
+) -> None:
+    done: list[str] = []
+    collector = SimpleNamespace(collect=lambda: done.append("collect"), freeze=lambda: done.append("freeze"))
+    monkeypatch.setattr(source, "gc", collector)
+    if helper is not None:
+        runs(monkeypatch, helper)
+    source.CyproducerDataSource(options()).writer(VALUES, False)
+    assert done == []
+    for _ in range(2):
+        source.CyproducerDataSource(options()).streamWriter(VALUES, False)
+    assert done == (["collect", "freeze"] if helper is not None else [])
 
 
 @pytest.mark.parametrize("stream", [False, True])
