@@ -23,7 +23,6 @@ import functools
 import gc
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, TimestampNTZType
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError, KafkaError, NoBrokersAvailable
 from cyproducer.spark import options as sink_options
@@ -72,7 +72,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _checked: dict[tuple[object, ...], float] = {}
-"""What streams have checked in this process, mapped to the time of ``monotonic()``. Spark calls it in one
+"""What streams have checked in this process, mapped to the time of ``monotonic_s()``. Spark calls it in one
 thread."""
 
 
@@ -213,9 +213,9 @@ class _Task:
             return
         o = self.options
         what = (o.config.key, o.topic, o.dead_letter_topic, o.check_on_driver, o.create_partitions)
-        if time.monotonic() - _checked.get(what, -_CHECKED_FOR_S) >= _CHECKED_FOR_S:
+        if monotonic_s() - _checked.get(what, -_CHECKED_FOR_S) >= _CHECKED_FOR_S:
             self._connect()
-            _checked[what] = time.monotonic()
+            _checked[what] = monotonic_s()
 
     def _connect(self) -> None:
         """Connects to the brokers, and creates or looks up the topics that are known.

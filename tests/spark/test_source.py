@@ -218,7 +218,7 @@ def test_a_stream_is_checked_once_a_minute_and_a_batch_always(
     broker.create_topic(topic, 1)
     plans(monkeypatch)
     now = [5.0]
-    monkeypatch.setattr(source.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(source, "monotonic_s", lambda: now[0])
     connected: list[float] = []
     connect = source._Task._connect
 
