@@ -114,6 +114,13 @@ def test_a_small_batch_is_compressed_by_the_sender() -> None:
         assert not before or threads() == before
 
 
+@pytest.fixture
+def unpacking_broker() -> None:
+    """Skips a test here if there is no zstandard: a scripted broker's thread imports it, too late to skip."""
+    pytest.importorskip("zstandard")
+
+
+@pytest.mark.usefixtures("unpacking_broker")
 def test_records_that_waited_for_metadata() -> None:
     # All of them become batches at once, when the metadata is there.
     with (
@@ -126,6 +133,7 @@ def test_records_that_waited_for_metadata() -> None:
 
 
 @needs_fork
+@pytest.mark.usefixtures("unpacking_broker")
 def test_a_forked_child_has_a_thread_of_its_own() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,

@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -93,8 +94,14 @@ class Sender(threading.Thread):
     def send_many(self) -> None:
         topic, first = self.rng.choice(self.topics), self.next + 1
         values = [self.value() for _ in range(self.rng.randrange(1, 400))]
-        future = self.own.send_many(topic, values)
-        self.sent.append((topic, list(range(first, self.next + 1)), future))
+        numbers = list(range(first, self.next + 1))
+        try:
+            self.sent.append((topic, numbers, self.own.send_many(topic, values)))
+        except ProducerClosedError as error:
+            # Closed in the middle of the call: the first rows were accepted.
+            if error.future is not None:
+                self.sent.append((topic, numbers[: error.accepted], error.future))
+            raise
 
     def look(self) -> None:
         """Uses another thread's future."""
@@ -164,7 +171,7 @@ def check(senders: list[Sender], broker: NullBroker, topics: list[str], packed: 
 def run_round(broker: NullBroker, number: int, seed: str, threads: int) -> int:
     rng = random.Random(seed)
     topics = [f"r{number}-{i}" for i in range(3)]
-    codec = rng.choice((None, None, "gzip"))
+    codec: Literal["gzip"] | None = rng.choice((None, None, "gzip"))
     own = KafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         linger_ms=rng.choice((0, 2)),
