@@ -367,7 +367,8 @@ cdef class RecordAccumulator(Incomplete):
         if timestamp < 0:
             timestamp = self.clock.ticked_wall_ms()
         cyp_spin_lock(&p.lock)
-        b = p.open
+        # Acquired: the thread that set it, and wrote what it points to, held the accumulator's lock instead.
+        b = <Batch*>cyp_load_pointer(<void**>&p.open)
         if b == NULL or b.size + bound > min(b.capacity, b.limit):
             cyp_spin_unlock(&p.lock)
             return False
