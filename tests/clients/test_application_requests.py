@@ -341,10 +341,11 @@ def test_a_throttling_broker_is_left_alone(cluster: ScriptedCluster) -> None:
     with producing(cluster) as producer:
         producer.wait_ready()
         cluster.act(broker.DESCRIBE_TRANSACTIONS, Act(throttle_ms=300))
-        described(asking(producer), "a", 1)
+        # Before the first one: this thread may look at the clock long after the response has come.
         began = time.monotonic()
+        described(asking(producer), "a", 1)
         described(asking(producer), "b", 1)
-        assert time.monotonic() - began >= 0.25
+        assert time.monotonic() - began >= 0.3
 
 
 def test_a_coordinator_that_the_metadata_lacks_can_be_asked(cluster: ScriptedCluster) -> None:

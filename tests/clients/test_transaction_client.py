@@ -425,10 +425,14 @@ def test_a_refused_partition_leaves_the_others_out_and_nothing_pending(first: Sc
         first.act(ADD_PARTITIONS_TO_TXN, Act(error={("secret", 0): UNAUTHORIZED}))
         assert producer.partitions_for("t")
         assert producer.partitions_for("secret")
+        sent_both = threading.Event()
         first.script = lambda received: (
-            Act(error={("secret", 0): UNAUTHORIZED}) if received.api_key == ADD_PARTITIONS_TO_TXN else None
+            Act(error={("secret", 0): UNAUTHORIZED}, hold=sent_both)
+            if received.api_key == ADD_PARTITIONS_TO_TXN
+            else None
         )
         futures = [producer.send("secret", b"v"), producer.send("t", b"v", partition=0)]
+        sent_both.set()
         with pytest.raises(errors.AbortableError) as caught:
             producer.commit_transaction(WAIT_S)
         assert type(caught.value.__cause__) is errors.TopicAuthorizationFailedError
