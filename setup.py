@@ -5,7 +5,8 @@ What a machine lacks for that is said in one sentence, before anything is compil
 Sets the compiler directives of all modules; no module sets its own. ``CYPRODUCER_DEBUG=1`` builds with
 assertions and line tracing, without optimisation. ``CYPRODUCER_SANITIZE=address,undefined`` adds the
 compiler's sanitizers, which abort the process at the first finding; ``tests/fuzz`` runs such a build.
-``CYPRODUCER_FREE_THREADED=1`` declares that the extensions need no GIL, which is experimental.
+``CYPRODUCER_FREE_THREADED=0`` does not declare that the extensions need no GIL: a free-threaded Python then
+switches its GIL on when it imports them.
 ``CYPRODUCER_DEV=1`` builds without optimisation and debug symbols, for short compile times.
 ``CYPRODUCER_ONLY="a.pyx b.pyx"`` builds only these: looking for changes in all takes a second.
 """
@@ -28,12 +29,12 @@ from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
-FREE_THREADED = os.environ.get("CYPRODUCER_FREE_THREADED", "") not in ("", "0")
+FREE_THREADED = os.environ.get("CYPRODUCER_FREE_THREADED", "1") != "0"
 ROOT = Path(__file__).parent
 
 COMPILER_DIRECTIVES = {
     # docs/design.md names the lock or the rule of each structure that threads share. Without the directive a
-    # free-threaded Python enables the GIL on import, with a warning.
+    # free-threaded Python enables the GIL on import, with a warning. Other Pythons ignore it.
     "freethreading_compatible": FREE_THREADED,
     "language_level": "3",
     "boundscheck": DEBUG,

@@ -1,4 +1,10 @@
-"""Sends a record by each codec to the embedded broker, with the installed package. The test of a wheel."""
+"""Sends a record by each codec to the embedded broker, with the installed package. The test of a wheel.
+
+Fails on a free-threaded Python if the package has switched the GIL on.
+"""
+
+import sys
+import sysconfig
 
 import cyproducer
 from cyproducer import KafkaProducer
@@ -12,6 +18,9 @@ def main() -> None:
                 bootstrap_servers=broker.bootstrap_servers, compression_type=codec
             ) as producer:
                 assert producer.send("orders", b"a record").get(timeout=30).topic == "orders"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # Of Python 3.13 and later.
+        assert not sys._is_gil_enabled(), "importing the package has switched the GIL on"
     print("sent with", cyproducer.__version__, "from", cyproducer.__file__)
 
 
