@@ -4,6 +4,7 @@ Memory is measured in two ways: Python's with ``tracemalloc``, all other memory 
 """
 
 import struct
+import sysconfig
 import tracemalloc
 from collections.abc import Callable, Sized
 from contextlib import suppress
@@ -109,8 +110,9 @@ def test_the_memory_of_a_response_is_in_proportion_to_its_bytes(version: int, wh
     if what == "partitions":
         found[what] = response.topics[0].partitions
     assert len(found[what]) == 5000
-    # An empty topic has 9 bytes there and 184 in Python: nothing has a higher ratio.
-    assert peak_of(protocol.decode_metadata, version, frame) < 25 * len(frame)
+    # An empty topic has 9 bytes there and 184 in Python, without a GIL 264: nothing has a higher ratio.
+    most = 32 if sysconfig.get_config_var("Py_GIL_DISABLED") else 25
+    assert peak_of(protocol.decode_metadata, version, frame) < most * len(frame)
 
 
 # Frames
