@@ -17,7 +17,7 @@ cdef struct FreeBuffer:
 cdef struct Waiter:
     Waiter* next
     int64_t need          # requested bytes
-    bint granted          # set by the thread that released the memory; the bytes are already reserved
+    int32_t granted       # set by the thread that released the memory; the bytes are already reserved
     int notify_fd         # of a ticket: written to when it is granted; -1: `ready` is signalled
     pthread_cond_t ready
 

@@ -34,6 +34,8 @@ from cyproducer.base.sync cimport (
     cyp_load32,
     cyp_monotonic_ns,
     cyp_mutex_init,
+    cyp_note32,
+    cyp_peek32,
     cyp_peek64,
     pthread_cond_destroy,
     pthread_cond_signal,
@@ -172,7 +174,7 @@ cdef class BufferPool:
         self._join(me)
         pthread_mutex_unlock(&self.lock)
         try:
-            while not me.granted and cyp_monotonic_ns() < deadline_ns:
+            while not cyp_peek32(&me.granted) and cyp_monotonic_ns() < deadline_ns:
                 until = slice_end(deadline_ns)
                 with nogil:
                     pthread_mutex_lock(&self.lock)
@@ -202,10 +204,10 @@ cdef class BufferPool:
             cyp_change64(&self.in_use, -me.need)
             self._grant()
         elif not granted:
-            self.exhausted += not interrupted
+            cyp_change64(&self.exhausted, not interrupted)
             self._leave(me)
         cyp_add32(&self.waiting, -1)
-        self.waited_ns += cyp_monotonic_ns() - began
+        cyp_change64(&self.waited_ns, cyp_monotonic_ns() - began)
         pthread_mutex_unlock(&self.lock)
         pthread_cond_destroy(&me.ready)
         free(me)
@@ -256,7 +258,7 @@ cdef class BufferPool:
             self.first_waiter = first.next
             if first.next == NULL:
                 self.last_waiter = NULL
-            first.granted = True
+            cyp_note32(&first.granted, True)
             if first.notify_fd >= 0:
                 c_write(first.notify_fd, &one, 8)
             else:
@@ -444,12 +446,12 @@ cdef class BufferPool:
     @property
     def exhausted_total(self):
         """Waits for memory that timed out."""
-        return self.exhausted
+        return cyp_peek64(&self.exhausted)
 
     @property
     def wait_time_ns(self):
         """Total time that threads have spent waiting for memory."""
-        return self.waited_ns
+        return cyp_peek64(&self.waited_ns)
 
     def acquire(self, int64_t size, timeout_s=0.0):
         """Allocates a buffer of at least ``size`` bytes, waiting for memory up to ``timeout_s`` seconds.
@@ -499,7 +501,7 @@ cdef class Ticket:
     @property
     def granted(self):
         """Whether the bytes are reserved for the ticket."""
-        return self.open and self.waiter.granted
+        return self.open and cyp_peek32(&self.waiter.granted) != 0
 
     cdef int64_t take(self) noexcept:
         """Passes the reservation to the caller; returns its bytes, or 0 if they are not granted."""

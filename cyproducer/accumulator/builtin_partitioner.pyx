@@ -17,7 +17,7 @@ the client's rack; among all if there is none, or if none of the rack's brokers 
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from cyproducer.accumulator.structures cimport Partition
-from cyproducer.base.sync cimport cyp_after, cyp_note32, cyp_note64
+from cyproducer.base.sync cimport cyp_after, cyp_note32, cyp_note64, cyp_peek64
 from cyproducer.records.hashing cimport partition_of
 
 cdef enum:
@@ -141,7 +141,7 @@ cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept n
         if t.available_count > 0:
             return t.available[(t.turn - 1) % <uint64_t>t.available_count]
         return <int32_t>((t.turn - 1) % <uint64_t>t.partition_count)
-    if t.sticky >= 0 and t.sticky < t.partition_count and t.sticky_bytes < a.batch_size:
+    if t.sticky >= 0 and t.sticky < t.partition_count and cyp_peek64(&t.sticky_bytes) < a.batch_size:
         p = t.partitions[t.sticky]
         if p.node != NULL or t.available_count == 0:
             if t.keyless == STICKY or clock.now_ns() < a.single_broker_until_ns:

@@ -302,7 +302,7 @@ cdef class Event:
 
     cdef pthread_mutex_t mutex
     cdef pthread_cond_t changed
-    cdef bint happened
+    cdef int32_t happened         # written with the lock held, read without
 
     def __cinit__(self):
         cyp_mutex_init(&self.mutex)
@@ -314,12 +314,12 @@ cdef class Event:
 
     def is_set(self):
         """Whether ``set()`` was called."""
-        return bool(self.happened)
+        return cyp_load32(&self.happened) != 0
 
     def set(self):
         """Wakes all threads and greenlets that wait."""
         pthread_mutex_lock(&self.mutex)
-        self.happened = True
+        cyp_store32(&self.happened, 1)
         broadcast(&self.changed)
         pthread_mutex_unlock(&self.mutex)
 
@@ -341,7 +341,7 @@ cdef class Event:
                 return True
             after_slice()
             if cyp_monotonic_ns() >= deadline:
-                return bool(self.happened)
+                return self.is_set()
 
 
 def nap(double seconds):

@@ -365,7 +365,7 @@ cdef class BulkFuture:
             future.topic = self.topic
             future.callbacks = (ON_BOTH, self._follow)
             if list_callback(d, future):
-                if not d.queue.started:
+                if not cyp_load32(&d.queue.started):
                     (<object>d.queue.owner).ensure_started()
                 return
         self._run_callbacks()

@@ -719,7 +719,7 @@ cdef class RecordFuture:
             d = delivery_of(self, &index)
             if self.listed == NULL and not list_callback(d, self):
                 continue
-            if not d.queue.started:
+            if not cyp_load32(&d.queue.started):
                 (<object>d.queue.owner).ensure_started()
             return self
         if not others:

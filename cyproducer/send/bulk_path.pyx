@@ -31,8 +31,11 @@ from cyproducer.base.greenlets cimport after_slice, in_greenlet, slice_end, wait
 from cyproducer.base.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_after,
+    cyp_change64,
+    cyp_load32,
     cyp_load64,
     cyp_monotonic_ns,
+    cyp_peek32,
     cyp_peek64,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -165,7 +168,7 @@ cdef class BulkPath(SendPath):
         cdef int32_t wanted = -1
         cdef bint given = False
         cdef int64_t timestamp_ms = -1
-        if not self.plain or self.accumulator.c.closed:
+        if not self.plain or cyp_peek32(&self.accumulator.c.closed):
             given = self._before_bulk("send_arrow", key is not None, value is not None)
         if partition is not None and not isinstance(partition, str):
             wanted = wanted_partition(partition)
@@ -188,7 +191,7 @@ cdef class BulkPath(SendPath):
         cdef bint given = False
         cdef BulkFuture future
         cdef int64_t at_ms = -1
-        if not self.plain or self.accumulator.c.closed:
+        if not self.plain or cyp_peek32(&self.accumulator.c.closed):
             given = self._before_bulk("send_many", False, False)
         # A number is for all records. So is text, which is not a sequence of numbers.
         if partition is not None and (PyLong_Check(partition) or not isinstance(partition, Iterable)):
@@ -240,7 +243,7 @@ cdef class BulkPath(SendPath):
         if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
             deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
             self._await_callbacks(deadline, state.name)
-        partitions = state.c.partition_count
+        partitions = cyp_load32(&state.c.partition_count)
         if partitions == 0:
             if deadline == 0:
                 deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
@@ -388,7 +391,7 @@ cdef class BulkPath(SendPath):
                     moment.tv_nsec = 50_000
                     nanosleep(&moment, NULL)
         pthread_mutex_lock(&acc.pool.lock)
-        acc.pool.waited_ns += cyp_monotonic_ns() - began
+        cyp_change64(&acc.pool.waited_ns, cyp_monotonic_ns() - began)
         pthread_mutex_unlock(&acc.pool.lock)
         PyErr_CheckSignals()
         return cyp_peek64(&acc.pool.in_use) <= most
@@ -402,13 +405,13 @@ cdef class BulkPath(SendPath):
         cdef int32_t refusing
         while True:
             now = cyp_monotonic_ns()
-            if state.c.partition_count == 0:
+            if cyp_load32(&state.c.partition_count) == 0:
                 self._wait_for_topic(state.name, max(0.0, (deadline - now) / 1e9))
             # Even with metadata the count may be 0: parked records are still being appended to their
             # partitions, or the topic was idle and is being dropped.
-            if state.c.partition_count == 0 and acc.on_topic_needed is not None:
+            if cyp_load32(&state.c.partition_count) == 0 and acc.on_topic_needed is not None:
                 acc.on_topic_needed(state.name)
-            if state.c.partition_count == 0:
+            if cyp_load32(&state.c.partition_count) == 0:
                 refuse_on_sender("sending rows of a topic without metadata")
             until = slice_end(deadline)
             with nogil:

@@ -32,6 +32,7 @@ from cyproducer.base.sync cimport (
     cyp_load64,
     cyp_monotonic_ns,
     cyp_ms_ns,
+    cyp_peek32,
     cyp_peek64,
     cyp_s_ns,
     pthread_mutex_lock,
@@ -640,7 +641,7 @@ cdef class SendPath:
         cdef RecordView dated
         cdef CompletionList* due = acc.c.completions
         try:
-            if cyp_load64(&due.backlog) >= due.most and not acc.c.refusing:
+            if cyp_load64(&due.backlog) >= due.most and not cyp_peek32(&acc.c.refusing):
                 if not blocks and not acc.completions.in_callback():
                     raise WouldBlock("callbacks")
                 deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)

@@ -49,7 +49,7 @@ cdef class Sender:
     cdef int64_t next_expiry_ns   # when the oldest batch is overdue
     cdef list connections
     cdef Transport** transports             # of `connections`, in the same order
-    cdef int transport_count
+    cdef int32_t transport_count
     cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
     cdef int64_t backoff_number
     cdef int32_t room             # for batches in one request; never shrinks

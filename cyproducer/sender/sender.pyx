@@ -76,11 +76,13 @@ from cyproducer.base.meters cimport (
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
+    cyp_change32,
     cyp_change64,
     cyp_load32,
     cyp_lock_queued,
     cyp_ms_ns,
     cyp_mutex_init,
+    cyp_peek32,
     cyp_peek64,
     cyp_note32,
     cyp_store32,
@@ -576,7 +578,7 @@ cdef class Sender:
         self.poller.selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
         connection.transport.wants_write = True
         self.transports[self.transport_count] = connection.transport
-        self.transport_count += 1
+        cyp_change32(&self.transport_count, 1)
         self.connections.append(connection)
         return connection
 
@@ -648,7 +650,7 @@ cdef class Sender:
         del self.connections[i]
         for i in range(i, self.transport_count - 1):
             self.transports[i] = self.transports[i + 1]
-        self.transport_count -= 1
+        cyp_change32(&self.transport_count, -1)
         if transport.connected:
             self.count_connection(DISCONNECTED)
         try:
@@ -875,7 +877,7 @@ cdef class Sender:
             "wakeups": cyp_peek64(&self.wakeups),
             "drives": cyp_load32(&self.drives),
             "left_alone": cyp_peek64(&self.left_alone),
-            "connections": self.transport_count,
+            "connections": cyp_peek32(&self.transport_count),
             "tls_connections": sum([(<Connection>c).tls is not None for c in self.connections]),
             "tls_connections_slow": sum(
                 [(<Connection>c).tls is not None and c.tls.slow_because != "" for c in self.connections]
