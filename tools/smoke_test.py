@@ -18,8 +18,7 @@ def main() -> None:
                 bootstrap_servers=broker.bootstrap_servers, compression_type=codec
             ) as producer:
                 assert producer.send("orders", b"a record").get(timeout=30).topic == "orders"
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        # Of Python 3.13 and later.
+    if sys.version_info >= (3, 13) and sysconfig.get_config_var("Py_GIL_DISABLED"):
         assert not sys._is_gil_enabled(), "importing the package has switched the GIL on"
     print("sent with", cyproducer.__version__, "from", cyproducer.__file__)
 
