@@ -40,10 +40,14 @@ from collections import deque
 
 import cramjam
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:
+    # Python 3.14 and later may be built without libzstd. The other codecs do not need it.
+    zstd = None
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -84,7 +88,15 @@ cdef Py_ssize_t ZSTD_RATIO = 32768
 # The window that RFC 8878 (3.1.1.1.2) recommends that every decoder support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 cdef int ZSTD_LARGEST_WINDOW_LOG = 31
-cdef object ZSTD_FLUSH_FRAME = zstd.ZstdCompressor.FLUSH_FRAME
+cdef str NO_ZSTD = (
+    "this Python was built without libzstd, and has no module compression.zstd: use another codec, or a "
+    "Python that has it"
+)
+cdef object ZSTD_FLUSH_FRAME = None
+cdef tuple LIBRARY_ERRORS = (zlib.error, cramjam.DecompressionError, RuntimeError)
+if zstd is not None:
+    LIBRARY_ERRORS += (zstd.ZstdError,)
+    ZSTD_FLUSH_FRAME = zstd.ZstdCompressor.FLUSH_FRAME
 
 
 class DecompressionError(ValueError):
@@ -366,6 +378,8 @@ cdef class _Zstd(Compressor):
     cdef object idle
 
     def __cinit__(self):
+        if zstd is None:
+            raise KafkaConfigurationError(f"compression_type='zstd': {NO_ZSTD}")
         self.idle = deque()
 
     cdef object packed(self, data):
@@ -381,6 +395,8 @@ cdef class _Zstd(Compressor):
 
     @staticmethod
     def decompress(data, max_size):
+        if zstd is None:
+            raise DecompressionError(f"cannot decompress zstd: {NO_ZSTD}")
         # The library allocates memory for the size that the frame states, so that size is checked first.
         stated = zstd.get_frame_info(data).decompressed_size
         if stated is not None and stated > max_size:
@@ -427,7 +443,7 @@ def decompress(codec_id, data, max_size):
     name = _codecs.CODECS[codec_id].name
     try:
         result = COMPRESSORS[name].decompress(data, max_size)
-    except (zlib.error, cramjam.DecompressionError, RuntimeError, zstd.ZstdError) as error:
+    except LIBRARY_ERRORS as error:
         raise DecompressionError(f"cannot decompress {len(data)} bytes of {name}: {error}") from error
     if len(result) > max_size:
         raise too_large(name, f"more than {max_size}", max_size)

@@ -6,6 +6,7 @@ import random
 import re
 import resource
 import struct
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -526,3 +527,27 @@ def test_the_error_names_an_unknown_codec_id(codec_id: int) -> None:
 def test_the_error_names_a_negative_limit() -> None:
     with pytest.raises(ValueError, match="max_size must be 0 or more, not -1"):
         decompress(0, b"", -1)
+
+
+def test_a_python_without_zstd_has_the_other_codecs() -> None:
+    """Python 3.14 and later, if it was built where libzstd's headers were missing."""
+    code = """
+import sys
+sys.modules["compression.zstd"] = sys.modules["backports.zstd"] = None
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.records.compression import DecompressionError, compressor_for, decompress
+assert decompress(3, compressor_for("lz4").compress(b"x" * 100), 100) == b"x" * 100
+try:
+    compressor_for("zstd")
+except KafkaConfigurationError as error:
+    assert "compression_type='zstd': this Python was built without libzstd" in str(error), error
+else:
+    raise AssertionError("no error")
+try:
+    decompress(4, b"x", 100)
+except DecompressionError as error:
+    assert "use another codec, or a Python that has it" in str(error), error
+else:
+    raise AssertionError("no error")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
