@@ -193,7 +193,7 @@ class NetworkClient:
 
             self.telemetry = telemetry_client.TelemetryClient(config, sender, self._connector, rng)
         # The metadata response that is being processed, and topics to apply to the accumulator.
-        self._intake: tuple[Iterator[MetadataChange], Connection, MetadataResponse] | None = None
+        self._intake: tuple[Iterator[MetadataChange], Connection, bool] | None = None
         self._next_slice_ms = -math.inf
         self._unapplied: dict[str, None] = {}
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
@@ -655,7 +655,9 @@ class NetworkClient:
                 counted(len(response.left_out), "broker"),
                 response.left_out[0],
             )
-        self._intake = self._metadata.take(response, now_ms, AT_ONCE), connection, response
+        # Without the response, which has 200,000 objects if there are many topics, to be freed part by part.
+        failed = response.error_code != 0
+        self._intake = self._metadata.take(response, now_ms, AT_ONCE), connection, failed
         if self._continue_intake(now_ms) < math.inf:
             self._sender.request_control()
 
@@ -668,26 +670,28 @@ class NetworkClient:
         if now_ms < self._next_slice_ms:
             return self._next_slice_ms - now_ms
         until_ms = self._now_ms() + SLICE_MS
-        while self._intake is not None or self._unapplied:
+        while self._intake is not None or self._unapplied or self._metadata.replaced:
             if self._unapplied:
                 self._apply(self._unapplied.popitem()[0])
             elif self._intake is not None:
-                parts, connection, response = self._intake
+                parts, connection, failed = self._intake
                 change = next(parts, None)
                 if change is None:
                     self._intake = None
                     self._end_intake(now_ms)
                 else:
-                    self._take_change(change, connection, response, now_ms)
+                    self._take_change(change, connection, failed, now_ms)
+            else:
+                del self._metadata.replaced[-AT_ONCE:]
             if self._now_ms() > until_ms:
                 self._next_slice_ms = self._now_ms() + PAUSE_MS
                 return PAUSE_MS
         return math.inf
 
     def _take_change(
-        self, change: MetadataChange, connection: Connection, response: MetadataResponse, now_ms: float
+        self, change: MetadataChange, connection: Connection, failed: bool, now_ms: float
     ) -> None:
-        if response.error_code and change.brokers_removed:
+        if failed and change.brokers_removed:
             self._start_over("a broker asked for it", change.brokers_removed, now_ms)
             change.brokers_removed.clear()
         for node_id in change.brokers_removed | change.brokers_moved:

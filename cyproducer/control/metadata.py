@@ -111,6 +111,9 @@ class ClusterMetadata:
         #: Topics that have changed since their ``TopicView`` was made, and new ones for the next view.
         self._outdated: set[str] = set()
         self._renewed: dict[str, TopicView | None] = {}
+        #: The views that these replace, for the caller to free, a part at a time: of 30,000 topics they take
+        #: ten milliseconds.
+        self.replaced: list[TopicView | None] = []
         self._in_flight: MetadataRequest | None = None
         self._last_full_ms = -math.inf
         #: Topics that were never requested, and topics to request again at ``_again_at_ms``.
@@ -231,6 +234,7 @@ class ClusterMetadata:
 
     def _renew_views(self) -> None:
         for name in self._outdated:
+            self.replaced.append(self._topic_views.get(name))
             self._renewed[name] = self._topic_view(name)
         self._outdated.clear()
 
@@ -363,6 +367,8 @@ class ClusterMetadata:
             yield change
             change = _nothing_changed()
         answers = {info.name: info for info in response.topics if info.name is not None}
+        # What each topic had is freed after its part: all of it at once takes as long as several parts.
+        del response
         unresolved: list[str] = []
         room = at_once
         for name in request.topics:
@@ -371,7 +377,7 @@ class ClusterMetadata:
                 self._view = None
                 yield change
                 change, room = _nothing_changed(), at_once
-            info = answers.get(name)
+            info = answers.pop(name, None)
             room -= 1 if info is None else 1 + len(info.partitions)
             self._take_topic(name, info, change, unresolved, now_ms)
         if self._unlisted:
@@ -380,8 +386,9 @@ class ClusterMetadata:
                 self._unlisted.remove(node_id)
                 del self._brokers[node_id]
                 change.brokers_removed.add(node_id)
-        for topic in request.topics:
-            self._again.pop(topic, None)
+        if self._again:
+            for topic in request.topics:
+                self._again.pop(topic, None)
         if unresolved:
             self._again.update(dict.fromkeys(unresolved))
             self._again_attempts += 1

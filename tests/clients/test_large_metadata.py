@@ -137,3 +137,33 @@ def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.Monke
     # Ten or more parts of one response; more than one of them may be empty.
     gaps = [later - earlier for earlier, later in itertools.pairwise(slices)]
     assert len([gap for gap in gaps if gap >= pause_ms / 1000]) >= 9, gaps
+
+
+def test_replaced_views_of_topics_are_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = 4
+    monkeypatch.setattr(network_client, "AT_ONCE", at_once)
+    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
+    topics = [f"t{number}" for number in range(20)]
+    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
+        for name in topics:
+            cluster.create_topic(name, 1)
+        for name in topics:
+            producer.send(name, b"1").get(WAIT_S)
+        client = producer._runtime.client
+        metadata = client._metadata
+        until(lambda: not metadata.replaced, "freed views of the first responses")
+        lengths: list[int] = []
+        continue_intake = client._continue_intake
+
+        def noted(now_ms: float) -> float:
+            lengths.append(len(metadata.replaced))
+            return continue_intake(now_ms)
+
+        monkeypatch.setattr(client, "_continue_intake", noted)
+        for name in topics:
+            cluster.move_leader(name, 0, 2)
+        for future in [producer.send(name, b"2") for name in topics]:
+            future.get(WAIT_S)
+        until(lambda: not metadata.replaced, "freed views")
+    assert max(lengths) > at_once
+    assert max(before - after for before, after in itertools.pairwise(lengths)) <= at_once

@@ -1,5 +1,6 @@
 """When metadata is requested, and how responses are handled."""
 
+import gc
 import math
 
 import pytest
@@ -332,6 +333,39 @@ def test_a_response_can_be_processed_in_parts() -> None:
     assert metadata.view().topics() == {"a", "b", "c", "d"}
     assert metadata.leader("a", 0) == 3
     assert metadata.begin_request(12) == MetadataRequest(["e"], True, [])
+
+
+def test_each_part_frees_what_the_response_had_of_its_topics() -> None:
+    """All at once takes as long as several parts if there are many topics."""
+    freed: list[str | None] = []
+
+    class Noted(TopicInfo):
+        def __del__(self) -> None:
+            freed.append(self.name)
+
+    metadata = new_metadata()
+    for name in "abcd":
+        metadata.track(name, 0)
+    metadata.begin_request(0)
+    parts = metadata.take(response(*(Noted(*topic(name)) for name in "abcd")), 10, at_once=3)
+    counts = []
+    for _ in parts:
+        gc.collect()
+        counts.append(len(freed))
+    # The first part has the brokers. The last topic of a part is still in a variable of the iterator.
+    assert counts == [0, 0, 1, 2, 3]
+    assert freed == ["a", "b", "c", "d"]
+
+
+def test_replaced_views_are_left_to_the_caller() -> None:
+    metadata = known(topic("t"), topic("u"))
+    metadata.view()
+    metadata.replaced.clear()
+    refresh(metadata, topic("t", leaders=(2, 1)), topic("u"), now_ms=200)
+    metadata.view()
+    [replaced] = metadata.replaced
+    assert replaced is not None
+    assert replaced.leaders == {0: 1, 1: 2}
 
 
 def test_a_rebootstrap_between_two_parts_leads_to_another_full_update() -> None:
