@@ -193,7 +193,6 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tools.harness.kafka_cluster import KafkaCluster
-from tools.harness.kafka_node import KafkaStartError
         cluster = KafkaCluster(1, directory=pathlib.Path({str(tmp_path)!r})).start()
         print(cluster.pid(1), cluster.bootstrap_servers, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
