@@ -91,7 +91,7 @@ def test_send_waits_for_slow_callbacks_and_its_error_says_so() -> None:
 
     with (
         ScriptedCluster(orders=1) as cluster,
-        producing(cluster, max_pending_callbacks=1, max_block_ms=50) as producer,
+        producing(cluster, max_pending_callbacks=1, max_block_ms=1000) as producer,
     ):
         try:
             producer.send("orders", b"0").add_callback(slow)
