@@ -4,6 +4,8 @@ import itertools
 import math
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from cyproducer import errors
 from cyproducer.clients import network_client
 from cyproducer.control.metadata import MetadataChange
 from cyproducer.net import connector
+from cyproducer.producer import KafkaProducer
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import METADATA
 from tests.scripted.producing import WAIT_S, producing
@@ -82,16 +85,38 @@ def test_a_response_whose_connection_breaks_meanwhile_is_used(monkeypatch: pytes
         assert late.get(WAIT_S).offset == 0
 
 
+class Sliced:
+    """A producer that has sent a record to each of some topics, and takes a slice for each part of a metadata
+    response."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topics: int, at_once: int = 1) -> None:
+        monkeypatch.setattr(network_client, "AT_ONCE", at_once)
+        monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
+        self.topics = [f"t{number}" for number in range(topics)]
+        self.cluster = ScriptedCluster(2)
+
+    @contextmanager
+    def run(self) -> Iterator[KafkaProducer]:
+        with self.cluster as cluster, producing(cluster) as producer:
+            for name in self.topics:
+                cluster.create_topic(name, 2)
+            for name in self.topics:
+                producer.send(name, b"1", partition=0).get(WAIT_S)
+            yield producer
+
+    def move_leaders(self, producer: KafkaProducer) -> None:
+        """Moves all leaders, and sends another record to each topic."""
+        for name in self.topics:
+            self.cluster.move_leader(name, 0, 2)
+        # The first broker does not lead any more, so a full update follows.
+        futures = [producer.send(name, b"2", partition=0) for name in self.topics]
+        assert [future.get(WAIT_S).offset for future in futures] == [1] * len(self.topics)
+
+
 def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each slice ends after one topic, and the test's broker answers Produce requests in between."""
-    monkeypatch.setattr(network_client, "AT_ONCE", 1)
-    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
-    topics = [f"t{number}" for number in range(50)]
-    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
-        for name in topics:
-            cluster.create_topic(name, 2)
-        for name in topics:
-            producer.send(name, b"1", partition=0).get(WAIT_S)
+    sliced = Sliced(monkeypatch, 50)
+    with sliced.run() as producer:
         client = producer._runtime.client
         parts: list[int] = []
         take_change = client._take_change
@@ -101,26 +126,16 @@ def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.M
             take_change(change, *rest)
 
         monkeypatch.setattr(client, "_take_change", counted)
-        for name in topics:
-            cluster.move_leader(name, 0, 2)
-        # The first broker does not lead any more, so a full update follows.
-        futures = [producer.send(name, b"2", partition=0) for name in topics]
-        assert [future.get(WAIT_S).offset for future in futures] == [1] * 50
+        sliced.move_leaders(producer)
         assert len(parts) >= 50
         assert max(parts) == 1
 
 
 def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     pause_ms = 20
-    monkeypatch.setattr(network_client, "AT_ONCE", 1)
-    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
     monkeypatch.setattr(network_client, "PAUSE_MS", pause_ms)
-    topics = [f"t{number}" for number in range(10)]
-    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
-        for name in topics:
-            cluster.create_topic(name, 1)
-        for name in topics:
-            producer.send(name, b"1").get(WAIT_S)
+    sliced = Sliced(monkeypatch, 10)
+    with sliced.run() as producer:
         client = producer._runtime.client
         slices: list[float] = []
         take_change = client._take_change
@@ -130,10 +145,7 @@ def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.Monke
             take_change(change, *rest)
 
         monkeypatch.setattr(client, "_take_change", noted)
-        for name in topics:
-            cluster.move_leader(name, 0, 2)
-        futures = [producer.send(name, b"2") for name in topics]
-        assert [future.get(WAIT_S).offset for future in futures] == [1] * 10
+        sliced.move_leaders(producer)
     # Ten or more parts of one response; more than one of them may be empty.
     gaps = [later - earlier for earlier, later in itertools.pairwise(slices)]
     assert len([gap for gap in gaps if gap >= pause_ms / 1000]) >= 9, gaps
@@ -141,14 +153,8 @@ def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.Monke
 
 def test_replaced_views_of_topics_are_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = 4
-    monkeypatch.setattr(network_client, "AT_ONCE", at_once)
-    monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
-    topics = [f"t{number}" for number in range(20)]
-    with ScriptedCluster(2) as cluster, producing(cluster) as producer:
-        for name in topics:
-            cluster.create_topic(name, 1)
-        for name in topics:
-            producer.send(name, b"1").get(WAIT_S)
+    sliced = Sliced(monkeypatch, 20, at_once)
+    with sliced.run() as producer:
         client = producer._runtime.client
         metadata = client._metadata
         until(lambda: not metadata.replaced, "freed views of the first responses")
@@ -160,10 +166,7 @@ def test_replaced_views_of_topics_are_freed_in_slices(monkeypatch: pytest.Monkey
             return continue_intake(now_ms)
 
         monkeypatch.setattr(client, "_continue_intake", noted)
-        for name in topics:
-            cluster.move_leader(name, 0, 2)
-        for future in [producer.send(name, b"2") for name in topics]:
-            future.get(WAIT_S)
+        sliced.move_leaders(producer)
         until(lambda: not metadata.replaced, "freed views")
     assert max(lengths) > at_once
     assert max(before - after for before, after in itertools.pairwise(lengths)) <= at_once
