@@ -16,13 +16,13 @@ from cyproducer._consumer_offsets import is_fenced, read_group, read_offsets
 from cyproducer.base.clock import monotonic_ns
 from cyproducer.base.durations import duration
 from cyproducer.base.text import line_prefix
-from cyproducer.control.transaction_calls import Event, Offsets, Prepared
 from cyproducer.structs import PreparedTransaction, TopicPartition
 
 if TYPE_CHECKING:
     from cyproducer._runtime import Runtime
     from cyproducer.clients.transaction_client import TransactionClient
     from cyproducer.config import ProducerConfig
+    from cyproducer.control.transaction_calls import Ending, Prepared
 
 log = logging.getLogger("cyproducer")
 
@@ -83,18 +83,18 @@ class TransactionalCalls:
             IllegalStateError: no transaction is open.
         """
         client, seconds = self._transactions("send_offsets_to_transaction"), self._seconds(timeout)
-        found = Offsets(read_group(group), read_offsets(offsets))
-        if not is_fenced(found.group) and not self._warned_of_group:
+        member, positions = read_group(group), read_offsets(offsets)
+        if not is_fenced(member) and not self._warned_of_group:
             self._warned_of_group = True
             log.warning(
                 "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that "
                 "has lost its partitions is not refused, and may process records twice; pass what the "
                 "consumer's consumer_group_metadata() returns",
                 line_prefix(self.config.client_id),
-                found.group.group_id,
+                member.group_id,
             )
         with self._timed("send-offsets"):
-            client.send_offsets(found, seconds)
+            client.send_offsets(member, positions, seconds)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Waits for all records and their callbacks, then commits the records and the offsets atomically.
@@ -111,7 +111,7 @@ class TransactionalCalls:
             KafkaTimeoutError: the outcome is not known yet.
             IllegalStateError: no transaction is open.
         """
-        self._end("commit_transaction", Event.COMMIT, timeout)
+        self._end("commit_transaction", "commit", timeout)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Aborts the transaction: readers with ``read_committed`` never see its records.
@@ -125,7 +125,7 @@ class TransactionalCalls:
             KafkaTimeoutError: not acknowledged in time; call this again to continue waiting.
             IllegalStateError: no transaction is open, or its commit may already have been sent.
         """
-        self._end("abort_transaction", Event.ABORT, timeout)
+        self._end("abort_transaction", "abort", timeout)
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
         """Waits for all records and their callbacks. From then on any process can end the transaction.
@@ -136,7 +136,7 @@ class TransactionalCalls:
         ``close()`` leaves a prepared transaction open. ``commit_transaction()`` and ``abort_transaction()``
         of this producer also end it. ``timeout`` and errors are those of ``commit_transaction()``.
         """
-        prepared: Prepared = self._end("prepare_transaction", Event.PREPARE, timeout)
+        prepared: Prepared = self._end("prepare_transaction", "prepare", timeout)
         written = self._runtime.sender.written_offsets()
         assert self.config.transactional_id is not None
         return PreparedTransaction(
@@ -208,13 +208,13 @@ class TransactionalCalls:
     def _seconds(self, timeout: float | None) -> float:
         return self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
 
-    def _end(self, method: str, event: Event, timeout: float | None) -> Any:
+    def _end(self, method: str, ending: "Ending", timeout: float | None) -> Any:
         self._transactions(method)
         seconds = self._seconds(timeout)
-        if timeout is None and event is not Event.ABORT:
+        if timeout is None and ending != "abort":
             seconds += self.config.delivery_timeout_ms / 1000
-        with self._timed("abort" if event is Event.ABORT else "commit"):
-            return self._runtime.end_transaction(event, seconds)
+        with self._timed("abort" if ending == "abort" else "commit"):
+            return self._runtime.end_transaction(ending, seconds)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -32,7 +32,6 @@ from cyproducer.base.user_thread import DRAIN_S, start_thread, user_thread
 from cyproducer.clients.network_client import NetworkClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
-from cyproducer.control.transaction_calls import Event
 from cyproducer.futures.callback_thread import CallbackThread
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.waiting import begin_sending
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from cyproducer.clients.telemetry_client import Collected
     from cyproducer.clients.transaction_client import TransactionClient
     from cyproducer.control.telemetry import Subscription
+    from cyproducer.control.transaction_calls import Ending
     from cyproducer.observability.registry import Registry
     from cyproducer.observability.telemetry import Collector
 
@@ -286,7 +286,7 @@ class Runtime:
             )
         return text
 
-    def end_transaction(self, event: Event, timeout_s: float) -> Any:
+    def end_transaction(self, ending: "Ending", timeout_s: float) -> Any:
         """Commits, aborts or prepares the open transaction; waits up to ``timeout_s`` seconds.
 
         The records' callbacks run before the transaction ends, except for an abort.
@@ -294,8 +294,8 @@ class Runtime:
         client = self.client.transaction_client
         assert client is not None
         deadline = monotonic_s() + timeout_s
-        awaits_callbacks = event is not Event.ABORT and self.callbacks.started
-        call = client.begin_end(event, not awaits_callbacks)
+        awaits_callbacks = ending != "abort" and self.callbacks.started
+        call = client.begin_end(ending, not awaits_callbacks)
         try:
             if awaits_callbacks and client.is_accepted(call, timeout_s):
                 left = self._flush(max(0.0, deadline - monotonic_s()))

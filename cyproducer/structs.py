@@ -5,7 +5,14 @@ Owns names and field order. Immutable and therefore thread-safe.
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    RowNumbers = array[int]
+else:
+    # Before Python 3.12, array takes no parameters. An annotation that is a string would be compiled, and the
+    # first compile() of a process takes 2 to 5 ms, in which it creates the types of the syntax tree.
+    RowNumbers = array
 
 
 class TopicPartition(NamedTuple):
@@ -163,4 +170,4 @@ class FailedRows(NamedTuple):
 
     partition: int
     error: BaseException
-    rows: "array[int]"
+    rows: RowNumbers

@@ -33,7 +33,7 @@ from cyproducer.control.transaction_ending import (
     Outcome,
 )
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from cyproducer.wire.responses import TransactionListing
+from cyproducer.wire.transaction_api import TransactionListing
 
 __all__ = [
     "AbortedTransaction",

@@ -23,7 +23,6 @@ from cyproducer.base.text import counted
 from cyproducer.base.threads import Condition
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts
 from cyproducer.clients.producer_id import COMPRESSING_MS, ProducerIdClient
-from cyproducer.clients.transaction_client import TransactionClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
@@ -46,6 +45,7 @@ from cyproducer.wire.responses import ApiVersionsResponse, MetadataResponse
 
 if TYPE_CHECKING:
     from cyproducer.clients.telemetry_client import TelemetryClient
+    from cyproducer.clients.transaction_client import TransactionClient
 
 CREATION_MS = 500
 """A broker that creates topics automatically first reports them as unknown, for less than this time."""
@@ -167,7 +167,9 @@ class NetworkClient:
                 config, sender, idempotence, self._backoff, self._log_limit, rng, self._connector
             )
         else:
-            self._identity = self.transaction_client = TransactionClient(
+            from cyproducer.clients import transaction_client
+
+            self._identity = self.transaction_client = transaction_client.TransactionClient(
                 config,
                 sender,
                 idempotence,

@@ -26,10 +26,10 @@ from cyproducer.net.blocking_tasks import Task
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector
 from cyproducer.sender.sender import Sender
-from cyproducer.wire import protocol
+from cyproducer.wire import telemetry_api
 from cyproducer.wire.messages import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
-from cyproducer.wire.responses import GetTelemetrySubscriptionsResponse, PushTelemetryResponse
 from cyproducer.wire.schema import NO_UUID
+from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse, PushTelemetryResponse
 
 _LOOK_S = 0.5
 """The interval at which a waiting thread checks, in case it was not woken."""
@@ -169,7 +169,7 @@ class TelemetryClient:
     def _ask(self, connection: Connection) -> None:
         api = GET_TELEMETRY_SUBSCRIPTIONS
         version, number = connection.handshake.versions[api], connection.next_correlation_id()
-        frame = protocol.encode_get_telemetry_subscriptions(
+        frame = telemetry_api.encode_get_telemetry_subscriptions(
             version, number, self._config.client_id, self._machine.instance_id
         )
         self._connector.request(connection, api, version, number, frame, self.on_subscription, self.on_broken)
@@ -185,7 +185,7 @@ class TelemetryClient:
         codec_id, metrics, accepted = collected
         api = PUSH_TELEMETRY
         version, number = connection.handshake.versions[api], connection.next_correlation_id()
-        frame = protocol.encode_push_telemetry(
+        frame = telemetry_api.encode_push_telemetry(
             version,
             number,
             self._config.client_id,

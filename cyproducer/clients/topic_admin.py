@@ -23,16 +23,11 @@ from cyproducer.base.clock import monotonic_s
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.wire import protocol
+from cyproducer.wire import admin_api, protocol
+from cyproducer.wire.admin_api import DescribedConfigs, FetchedPartition
 from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
 from cyproducer.wire.record_decoder import Batch, batches
-from cyproducer.wire.responses import (
-    NOT_ASKED,
-    DescribedConfigs,
-    FetchedPartition,
-    MetadataResponse,
-    TopicInfo,
-)
+from cyproducer.wire.responses import NOT_ASKED, MetadataResponse, TopicInfo
 
 FETCH_BYTES = 4 * 1024 * 1024
 """The most bytes in one response, unless its first batch is larger."""
@@ -147,7 +142,7 @@ class Reading:
         name = f"{topic}-{partition}"
         attempts = self._attempts(f"look-up of the offsets of {name}", deadline, seconds)
         # The first offset is requested first, so that the end, which is newer, can't be below it.
-        timestamps = (protocol.EARLIEST, protocol.LATEST)
+        timestamps = (admin_api.EARLIEST, admin_api.LATEST)
         while True:
             node_id = self._leader(topic, partition, attempts)
             if node_id is None:
@@ -155,7 +150,7 @@ class Reading:
             requests = [
                 ApplicationRequest(
                     LIST_OFFSETS,
-                    framing(protocol.encode_list_offsets, topic, partition, timestamp),
+                    framing(admin_api.encode_list_offsets, topic, partition, timestamp),
                     node_id=node_id,
                 )
                 for timestamp in timestamps
@@ -200,7 +195,7 @@ class Reading:
             node_id = self._leader(topic, partition, attempts)
             if node_id is None:
                 continue
-            encode = framing(protocol.encode_fetch, topic, partition, offset, FETCH_BYTES)
+            encode = framing(admin_api.encode_fetch, topic, partition, offset, FETCH_BYTES)
             request = ApplicationRequest(FETCH, encode, node_id=node_id)
             if not attempts.send(request):
                 self._forget(topic, partition)
@@ -248,7 +243,7 @@ class Reading:
         """
         attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
         while True:
-            encode = framing(protocol.encode_describe_configs, protocol.TOPIC, names)
+            encode = framing(admin_api.encode_describe_configs, admin_api.TOPIC, names)
             request = ApplicationRequest(DESCRIBE_CONFIGS, encode)
             if not attempts.send(request):
                 continue
@@ -282,7 +277,12 @@ class Reading:
             requests = [
                 ApplicationRequest(
                     DESCRIBE_CONFIGS,
-                    framing(protocol.encode_describe_configs, protocol.BROKER, [str(broker.node_id)], [name]),
+                    framing(
+                        admin_api.encode_describe_configs,
+                        admin_api.BROKER,
+                        [str(broker.node_id)],
+                        [name],
+                    ),
                     node_id=broker.node_id,
                 )
                 for broker in metadata.brokers
@@ -339,7 +339,7 @@ class Reading:
         while True:
             timeout_s = min(CREATE_WAIT_S, max(0.0, deadline - monotonic_s()))
             encode = framing(
-                protocol.encode_create_topics,
+                admin_api.encode_create_topics,
                 name,
                 partitions,
                 replication,

@@ -29,7 +29,7 @@ from cyproducer.control.transaction_ending import (
 )
 from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.net.connector import encode_api_versions
-from cyproducer.wire import protocol
+from cyproducer.wire import protocol, transaction_api
 from cyproducer.wire.messages import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
@@ -39,7 +39,7 @@ from cyproducer.wire.messages import (
     LIST_TRANSACTIONS,
     METADATA,
 )
-from cyproducer.wire.responses import TransactionListing
+from cyproducer.wire.transaction_api import TransactionListing
 
 AT_ONCE = 100
 """The number of calls that run concurrently."""
@@ -153,18 +153,20 @@ class Coordinators:
     def _to_send(self, call: CoordinatorCall, request: Request) -> ApplicationRequest:
         name, node_id = call.transactional_id, call.coordinator
         if isinstance(request, FindCoordinator):
-            return ApplicationRequest(FIND_COORDINATOR, framing(protocol.encode_find_coordinator, *request))
+            return ApplicationRequest(
+                FIND_COORDINATOR, framing(transaction_api.encode_find_coordinator, *request)
+            )
         if isinstance(request, AskLevel):
             return ApplicationRequest(API_VERSIONS, encode_api_versions, node_id=node_id)
         if isinstance(request, Describe):
-            encode = framing(protocol.encode_describe_transactions, [name])
+            encode = framing(transaction_api.encode_describe_transactions, [name])
             return ApplicationRequest(DESCRIBE_TRANSACTIONS, encode, node_id=node_id)
         assert isinstance(call, Ending)
         if isinstance(request, InitProducerId):
             encode = framing(protocol.encode_init_producer_id, name, call.timeout_ms, *request)
             return ApplicationRequest(INIT_PRODUCER_ID, encode, node_id=node_id)
         _, producer_id, epoch, *_ = call.transaction
-        encode = framing(protocol.encode_end_txn, name, producer_id, epoch, request.commit)
+        encode = framing(transaction_api.encode_end_txn, name, producer_id, epoch, request.commit)
         highest = HIGHEST_OF_FIRST[END_TXN] if request.protocol == FIRST else None
         return ApplicationRequest(END_TXN, encode, node_id=node_id, highest=highest)
 
@@ -223,7 +225,7 @@ class Coordinators:
             if age_ms >= 0 and version < WITH_DURATION:
                 raise errors.UnsupportedVersionError("older_than_s needs brokers of Kafka 3.8 or later")
             asked = pattern if version >= WITH_PATTERN else None
-            return protocol.encode_list_transactions(
+            return transaction_api.encode_list_transactions(
                 version, number, client_id, states, producer_ids, age_ms, asked
             )
 

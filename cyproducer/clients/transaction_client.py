@@ -10,7 +10,7 @@ records are accepted, under which identity they are sent, and which records fail
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_calls import (
     Call,
     CloseCall,
+    Ending,
     Event,
     Offsets,
     OffsetsCall,
@@ -49,7 +50,8 @@ from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector, encode_api_versions
 from cyproducer.sender.sender import Sender
-from cyproducer.wire import protocol
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from cyproducer.wire import protocol, transaction_api
 from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -170,17 +172,22 @@ class TransactionClient:
         """``begin_transaction()``: sends nothing."""
         self._wait(self._submit(Call(Event.BEGIN, "begin_transaction()")), math.inf)
 
-    def send_offsets(self, offsets: Offsets, timeout_s: float) -> None:
+    def send_offsets(
+        self,
+        group: ConsumerGroupMetadata,
+        positions: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_s: float,
+    ) -> None:
         """``send_offsets_to_transaction()``."""
-        self._wait(self._submit(OffsetsCall(offsets)), timeout_s)
+        self._wait(self._submit(OffsetsCall(Offsets(group, positions))), timeout_s)
 
-    def begin_end(self, event: Event, released: bool) -> Call:
+    def begin_end(self, ending: Ending, released: bool) -> Call:
         """Begins to commit, abort or prepare; returns the call, for ``release`` and ``await_end``.
 
         ``released``: whether the calling thread has no work left to do before the transaction ends.
         """
-        name = event.value
-        return self._submit(Call(event, name, released))
+        event = Event[ending.upper()]
+        return self._submit(Call(event, event.value, released))
 
     def is_accepted(self, call: Call, timeout_s: float) -> bool:
         """Waits until a call is refused or in progress; returns whether it is in progress."""
@@ -426,7 +433,7 @@ class TransactionClient:
         identity = self._id, self.machine.producer_id, self.machine.epoch
         match request:
             case FindCoordinator(kind, key):
-                return protocol.encode_find_coordinator(version, number, client_id, kind, key)
+                return transaction_api.encode_find_coordinator(version, number, client_id, kind, key)
             case InitProducerId(producer_id, epoch):
                 timeout_ms = int(self._config.transaction_timeout_ms)
                 return protocol.encode_init_producer_id(
@@ -436,17 +443,21 @@ class TransactionClient:
                 topics: dict[str, list[int]] = {}
                 for topic, partition in places:
                     topics.setdefault(topic, []).append(partition)
-                return protocol.encode_add_partitions_to_txn(version, number, client_id, *identity, topics)
+                return transaction_api.encode_add_partitions_to_txn(
+                    version, number, client_id, *identity, topics
+                )
             case AddOffsets(group_id):
-                return protocol.encode_add_offsets_to_txn(version, number, client_id, *identity, group_id)
+                return transaction_api.encode_add_offsets_to_txn(
+                    version, number, client_id, *identity, group_id
+                )
             case CommitOffsets(group, positions):
-                return protocol.encode_txn_offset_commit(
+                return transaction_api.encode_txn_offset_commit(
                     version, number, client_id, *identity, group, positions
                 )
             case EndTxn(commit):
-                return protocol.encode_end_txn(version, number, client_id, *identity, commit)
+                return transaction_api.encode_end_txn(version, number, client_id, *identity, commit)
             case AskMarkers():
-                return protocol.encode_describe_transactions(version, number, client_id, [self._id])
+                return transaction_api.encode_describe_transactions(version, number, client_id, [self._id])
             case AskLevel():
                 return encode_api_versions(version, number, client_id)
 

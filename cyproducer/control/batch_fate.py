@@ -8,7 +8,7 @@ clock. Only the thread that runs the sender loop calls it.
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.text import counted
@@ -27,9 +27,11 @@ from cyproducer.control.idempotence import (
 )
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
-from cyproducer.control.retry import LastErrors, RetryPolicy
-from cyproducer.control.transaction_machine import MARKERS_LAST_MS, TransactionMachine
+from cyproducer.control.retry import MARKERS_LAST_MS, LastErrors, RetryPolicy
 from cyproducer.errors.error_code import ErrorCode
+
+if TYPE_CHECKING:
+    from cyproducer.control.transaction_machine import TransactionMachine
 
 
 class Failure(NamedTuple):

@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+MARKERS_LAST_MS = 20.0
+"""The longest wait for a transaction that is being completed: that takes milliseconds (KIP-890)."""
+
 
 class ExponentialBackoff:
     """Exponential backoff with jitter and a ceiling (KIP-580).

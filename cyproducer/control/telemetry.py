@@ -14,8 +14,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.wire.responses import GetTelemetrySubscriptionsResponse
 from cyproducer.wire.schema import NO_UUID
+from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse
 
 DEFAULT_INTERVAL_MS = 300_000
 """The push interval if the broker names none, or one that is not positive; Java's."""

@@ -7,9 +7,12 @@ lock calls it.
 
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+Ending = Literal["commit", "abort", "prepare"]
+"""The calls that end a transaction, or prepare it: events, in lower case."""
 
 
 class State(enum.Enum):

@@ -69,11 +69,11 @@ from cyproducer.control.transaction_requests import (
 )
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import PreparedTransaction
-from cyproducer.wire.responses import (
+from cyproducer.wire.responses import InitProducerIdResponse
+from cyproducer.wire.transaction_api import (
     DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TransactionDescription,
 )
 

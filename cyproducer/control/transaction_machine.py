@@ -50,7 +50,7 @@ from typing import Any
 
 from cyproducer import errors
 from cyproducer.control.coordinator import MOVED, Retries, refusal
-from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.retry import MARKERS_LAST_MS, ExponentialBackoff
 from cyproducer.control.transaction_calls import (
     JOINED,
     OPEN,
@@ -80,20 +80,20 @@ from cyproducer.control.transaction_requests import (
 )
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.structs import OffsetAndMetadata, TopicPartition
-from cyproducer.wire.responses import (
+from cyproducer.wire.responses import InitProducerIdResponse
+from cyproducer.wire.transaction_api import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TxnOffsetCommitResponse,
 )
 
 LEVEL_AGE_MS = 1000.0
 """How long a reported level of ``transaction.version`` counts as known."""
-MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
-"""The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
+MARKERS_FIRST_MS = 1.0
+"""The first wait while the last transaction is being completed."""
 
 FENCING_EPOCH = 32767
 """The last epoch: coordinators use it to end transactions, but can't end one begun in it (KAFKA-20090)."""

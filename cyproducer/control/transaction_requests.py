@@ -1,7 +1,7 @@
 """The requests about a transaction. At most one of them is in flight at any time.
 
 Owns the contents of each request. Does not encode requests (``clients/transaction_client`` does, with
-``wire/protocol``), or decide which is next (``transaction_machine``). Immutable.
+``wire/transaction_api``), or decide which is next (``transaction_machine``). Immutable.
 """
 
 from collections.abc import Mapping

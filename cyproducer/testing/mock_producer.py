@@ -22,7 +22,7 @@ from cyproducer.clients.network_client import NetworkClient
 from cyproducer.config import ProducerConfig, hide
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
-from cyproducer.control.transaction_calls import Event, State
+from cyproducer.control.transaction_calls import Ending, State
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, ProducerFencedError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
@@ -175,11 +175,11 @@ class MockRuntime(Runtime):
         self.acknowledge_all()
         return super().flush(timeout_s)
 
-    def end_transaction(self, event: Event, timeout_s: float) -> Any:
+    def end_transaction(self, ending: Ending, timeout_s: float) -> Any:
         """Acknowledges every record before a commit, as the brokers do."""
-        if event is not Event.ABORT and self.accumulator.refusal is None:
+        if ending != "abort" and self.accumulator.refusal is None:
             self.acknowledge_all()
-        return super().end_transaction(event, timeout_s)
+        return super().end_transaction(ending, timeout_s)
 
     def close(self, timeout_s: float, unasked: bool = False) -> int:
         """Acknowledges every record. With a timeout of 0, the records fail, because a sender would not have
@@ -260,7 +260,7 @@ class MockProducer(KafkaProducer[K, V]):
         self._sent_offsets = False
         self._commits = 0
         #: How the last transaction ended, until the next one begins.
-        self._ended_by: Event | None = None
+        self._ended_by: Ending | None = None
         super().__init__(**configs)
 
     def _new_runtime(self) -> MockRuntime:
@@ -328,12 +328,12 @@ class MockProducer(KafkaProducer[K, V]):
     @property
     def transaction_committed(self) -> bool:
         """Whether the last transaction was committed, and no other one has begun since."""
-        return self._ended_by is Event.COMMIT
+        return self._ended_by == "commit"
 
     @property
     def transaction_aborted(self) -> bool:
         """Whether the last transaction was aborted, and no other one has begun since."""
-        return self._ended_by is Event.ABORT
+        return self._ended_by == "abort"
 
     @property
     def commit_count(self) -> int:
@@ -506,18 +506,18 @@ class MockProducer(KafkaProducer[K, V]):
                 self._sent_offsets = True
                 self._uncommitted_offsets.setdefault(read_group(group).group_id, {}).update(positions)
 
-    def _end(self, method: str, event: Event, timeout: float | None) -> Any:
+    def _end(self, method: str, ending: Ending, timeout: float | None) -> Any:
         self._raise(getattr(self, f"{method}_exception"))
-        result = super()._end(method, event, timeout)
-        if event is not Event.PREPARE:
-            self._settle(event)
+        result = super()._end(method, ending, timeout)
+        if ending != "prepare":
+            self._settle(ending)
         return result
 
-    def _settle(self, event: Event) -> None:
+    def _settle(self, ending: Ending) -> None:
         """Notes that the transaction was committed or aborted."""
         with self._mock.lock:
-            self._ended_by = event
-            if event is Event.COMMIT:
+            self._ended_by = ending
+            if ending == "commit":
                 self._commits += 1
                 self._history.extend(self._uncommitted)
                 for group_id, positions in self._uncommitted_offsets.items():
@@ -537,7 +537,7 @@ class MockProducer(KafkaProducer[K, V]):
         super().close(timeout)
         if before in _IN_TRANSACTION and not self.in_transaction:
             # A commit that has timed out continues.
-            self._settle(Event.COMMIT if before is State.COMMITTING else Event.ABORT)
+            self._settle("commit" if before is State.COMMITTING else "abort")
 
     def metrics(self, raw: bool = False) -> dict[Any, Any]:
         """Returns an empty dict: there is nothing to measure."""

@@ -28,12 +28,12 @@ from cyproducer.control.transaction_requests import (
     Request,
 )
 from cyproducer.sender.sender import Sender
-from cyproducer.wire.responses import (
+from cyproducer.wire.responses import InitProducerIdResponse
+from cyproducer.wire.transaction_api import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TxnOffsetCommitResponse,
 )
 

@@ -10,7 +10,7 @@ import pytest
 from cyproducer import KafkaProducer, errors
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests
 from cyproducer.net.connector import encode_api_versions
-from cyproducer.wire import protocol
+from cyproducer.wire import protocol, transaction_api
 from cyproducer.wire.messages import (
     API_VERSIONS,
     DESCRIBE_TRANSACTIONS,
@@ -42,7 +42,7 @@ def asking(producer: KafkaProducer) -> ApplicationRequests:
 def describing(name: str, node_id: int | None = None) -> ApplicationRequest:
     return ApplicationRequest(
         DESCRIBE_TRANSACTIONS,
-        lambda version, number, client: protocol.encode_describe_transactions(
+        lambda version, number, client: transaction_api.encode_describe_transactions(
             version, number, client, [name]
         ),
         node_id=node_id,
@@ -52,7 +52,9 @@ def describing(name: str, node_id: int | None = None) -> ApplicationRequest:
 def finding(name: str) -> ApplicationRequest:
     return ApplicationRequest(
         FIND_COORDINATOR,
-        lambda version, number, client: protocol.encode_find_coordinator(version, number, client, 1, name),
+        lambda version, number, client: transaction_api.encode_find_coordinator(
+            version, number, client, 1, name
+        ),
     )
 
 
@@ -61,7 +63,7 @@ def ending(
 ) -> ApplicationRequest:
     return ApplicationRequest(
         END_TXN,
-        lambda version, number, client: protocol.encode_end_txn(
+        lambda version, number, client: transaction_api.encode_end_txn(
             version, number, client, name, producer_id, 0, True
         ),
         node_id=node_id,
@@ -235,7 +237,7 @@ def test_a_broker_that_is_down_is_an_error_that_may_go_away(cluster: ScriptedClu
         (broker.DESCRIBE_TRANSACTIONS, lambda: describing("a", 1)),
         (
             broker.LIST_TRANSACTIONS,
-            lambda: ApplicationRequest(LIST_TRANSACTIONS, protocol.encode_list_transactions),
+            lambda: ApplicationRequest(LIST_TRANSACTIONS, transaction_api.encode_list_transactions),
         ),
     ],
 )

@@ -11,7 +11,7 @@ from cyproducer.clients.transaction_admin import Coordinators
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_ending import Describing
 from cyproducer.wire.messages import FIND_COORDINATOR
-from cyproducer.wire.responses import (
+from cyproducer.wire.transaction_api import (
     DescribeTransactionsResponse,
     FindCoordinatorResponse,
     TransactionDescription,

@@ -22,13 +22,13 @@ from cyproducer.control.transaction_requests import (
     Request,
 )
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from cyproducer.wire.responses import (
+from cyproducer.wire.responses import InitProducerIdResponse
+from cyproducer.wire.transaction_api import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TransactionDescription,
     TxnOffsetCommitResponse,
 )

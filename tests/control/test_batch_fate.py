@@ -11,10 +11,9 @@ from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order, Place
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
-from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.control.retry import MARKERS_LAST_MS, ExponentialBackoff, RetryPolicy
 from cyproducer.control.transaction_calls import Event as Calls
 from cyproducer.control.transaction_calls import State
-from cyproducer.control.transaction_machine import MARKERS_LAST_MS
 from cyproducer.control.transaction_requests import FIRST, SECOND, EndTxn, InitProducerId
 from cyproducer.errors import (
     DeliveryTimeoutError,

@@ -10,11 +10,11 @@ from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_ending import Describe, Describing, Ended, Ending, Outcome
 from cyproducer.control.transaction_requests import AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.structs import PreparedTransaction
-from cyproducer.wire.responses import (
+from cyproducer.wire.responses import InitProducerIdResponse
+from cyproducer.wire.transaction_api import (
     DescribeTransactionsResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TransactionDescription,
 )
 

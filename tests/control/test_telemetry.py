@@ -6,8 +6,8 @@ import pytest
 
 from cyproducer.control.telemetry import DEFAULT_INTERVAL_MS, State, Subscription, TelemetryMachine
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.wire.responses import GetTelemetrySubscriptionsResponse
 from cyproducer.wire.schema import NO_UUID
+from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse
 
 ID = b"i" * 16
 INTERVAL_MS = 1000

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.control.retry import MARKERS_LAST_MS
 from cyproducer.control.transaction_calls import TABLE, Call, Event, Prepared, ResumeCall, State, diagram
-from cyproducer.control.transaction_machine import FENCING_EPOCH, LEVEL_AGE_MS, MARKERS_LAST_MS
+from cyproducer.control.transaction_machine import FENCING_EPOCH, LEVEL_AGE_MS
 from cyproducer.control.transaction_requests import (
     FIRST,
     HIGHEST_PRODUCE,
@@ -27,7 +28,7 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
 )
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from cyproducer.wire.responses import (
+from cyproducer.wire.transaction_api import (
     AddPartitionsToTxnResponse,
     FindCoordinatorResponse,
     TxnOffsetCommitResponse,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cyproducer.wire import messages, protocol
+from cyproducer.wire import admin_api, messages, protocol, telemetry_api, transaction_api
 from cyproducer.wire.schema import Api
 
 
@@ -33,19 +33,19 @@ DECODERS = (
     _decoder(messages.SASL_HANDSHAKE),
     _decoder(messages.SASL_AUTHENTICATE),
     _decoder(messages.METADATA, protocol.decode_listing),
-    _decoder(messages.FIND_COORDINATOR),
-    _decoder(messages.ADD_PARTITIONS_TO_TXN),
-    _decoder(messages.ADD_OFFSETS_TO_TXN),
-    _decoder(messages.END_TXN),
-    _decoder(messages.TXN_OFFSET_COMMIT),
-    _decoder(messages.DESCRIBE_TRANSACTIONS),
-    _decoder(messages.LIST_TRANSACTIONS),
-    _decoder(messages.FETCH),
-    _decoder(messages.LIST_OFFSETS),
-    _decoder(messages.CREATE_TOPICS),
-    _decoder(messages.DESCRIBE_CONFIGS),
-    _decoder(messages.GET_TELEMETRY_SUBSCRIPTIONS),
-    _decoder(messages.PUSH_TELEMETRY),
+    _decoder(messages.FIND_COORDINATOR, transaction_api.decode_find_coordinator),
+    _decoder(messages.ADD_PARTITIONS_TO_TXN, transaction_api.decode_add_partitions_to_txn),
+    _decoder(messages.ADD_OFFSETS_TO_TXN, transaction_api.decode_add_offsets_to_txn),
+    _decoder(messages.END_TXN, transaction_api.decode_end_txn),
+    _decoder(messages.TXN_OFFSET_COMMIT, transaction_api.decode_txn_offset_commit),
+    _decoder(messages.DESCRIBE_TRANSACTIONS, transaction_api.decode_describe_transactions),
+    _decoder(messages.LIST_TRANSACTIONS, transaction_api.decode_list_transactions),
+    _decoder(messages.FETCH, admin_api.decode_fetch),
+    _decoder(messages.LIST_OFFSETS, admin_api.decode_list_offsets),
+    _decoder(messages.CREATE_TOPICS, admin_api.decode_create_topics),
+    _decoder(messages.DESCRIBE_CONFIGS, admin_api.decode_describe_configs),
+    _decoder(messages.GET_TELEMETRY_SUBSCRIPTIONS, telemetry_api.decode_get_telemetry_subscriptions),
+    _decoder(messages.PUSH_TELEMETRY, telemetry_api.decode_push_telemetry),
 )
 
 

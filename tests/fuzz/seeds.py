@@ -19,7 +19,7 @@ import lz4.frame  # type: ignore[import-untyped]
 from cyproducer.records.compression import compressor_for
 from cyproducer.testing.broker import releases
 from cyproducer.testing.broker.cluster import HANDLERS
-from cyproducer.wire import messages, protocol
+from cyproducer.wire import messages, protocol, transaction_api
 from cyproducer.wire.messages import ALL
 from cyproducer.wire.primitives import Writer
 from cyproducer.wire.schema import Api
@@ -71,10 +71,14 @@ IMPOSSIBLE = [
         1,
         "00000000 00000000 00000001 00000001 0000 0001 74 00 00000001 0000 ffffffff fffffffe" + 16 * "0",
     ),
-    (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff ffffffff 0001 68 00002384"),
+    (
+        transaction_api.decode_find_coordinator,
+        1,
+        "00000000 00000000 0000 ffff ffffffff 0001 68 00002384",
+    ),
     (protocol.decode_init_producer_id, 0, "00000000 00000000 0000 ffffffffffffffff 0000"),
     (
-        protocol.decode_add_partitions_to_txn,
+        transaction_api.decode_add_partitions_to_txn,
         0,
         "00000000 00000000 00000001 0001 74 00000002 00000005 0037 00000005 0000",
     ),

@@ -9,16 +9,15 @@ import pytest
 
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire import messages as apis
-from cyproducer.wire import protocol, responses
-from cyproducer.wire.responses import (
-    ApiVersionsResponse,
+from cyproducer.wire import protocol, transaction_api
+from cyproducer.wire.responses import ApiVersionsResponse, InitProducerIdResponse
+from cyproducer.wire.schema import Api
+from cyproducer.wire.transaction_api import (
     EndTxnResponse,
     FindCoordinatorResponse,
-    InitProducerIdResponse,
     TransactionDescription,
     TransactionListing,
 )
-from cyproducer.wire.schema import Api
 from tests.scripted.producing import producing
 from tests.scripted.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
@@ -79,33 +78,54 @@ class Asker:
 
     def find(self, version: int, key_type: int, key: str) -> FindCoordinatorResponse:
         return self(
-            protocol.encode_find_coordinator, protocol.decode_find_coordinator, version, key_type, key
+            transaction_api.encode_find_coordinator,
+            transaction_api.decode_find_coordinator,
+            version,
+            key_type,
+            key,
         )
 
     def init(self, version: int, *asked: Any) -> InitProducerIdResponse:
         return self(protocol.encode_init_producer_id, protocol.decode_init_producer_id, version, *asked)
 
     def add(self, version: int, partitions: dict[str, list[int]]) -> dict[tuple[str, int], int]:
-        codec = protocol.encode_add_partitions_to_txn, protocol.decode_add_partitions_to_txn
+        codec = (
+            transaction_api.encode_add_partitions_to_txn,
+            transaction_api.decode_add_partitions_to_txn,
+        )
         return self(*codec, version, *IDENTITY, partitions).errors
 
     def add_offsets(self, version: int, group: str) -> int:
-        codec = protocol.encode_add_offsets_to_txn, protocol.decode_add_offsets_to_txn
+        codec = transaction_api.encode_add_offsets_to_txn, transaction_api.decode_add_offsets_to_txn
         return self(*codec, version, *IDENTITY, group).error_code
 
     def commit(self, version: int, group: ConsumerGroupMetadata) -> dict[tuple[str, int], int]:
-        codec = protocol.encode_txn_offset_commit, protocol.decode_txn_offset_commit
+        codec = transaction_api.encode_txn_offset_commit, transaction_api.decode_txn_offset_commit
         return self(*codec, version, *IDENTITY, group, OFFSETS).errors
 
     def end(self, version: int, committed: bool) -> EndTxnResponse:
-        return self(protocol.encode_end_txn, protocol.decode_end_txn, version, *IDENTITY, committed)
+        return self(
+            transaction_api.encode_end_txn,
+            transaction_api.decode_end_txn,
+            version,
+            *IDENTITY,
+            committed,
+        )
 
     def describe(self, *transactional_ids: str) -> list[TransactionDescription]:
-        codec = protocol.encode_describe_transactions, protocol.decode_describe_transactions
+        codec = (
+            transaction_api.encode_describe_transactions,
+            transaction_api.decode_describe_transactions,
+        )
         return self(*codec, 0, transactional_ids).transactions
 
-    def list(self, version: int, *filters: Any) -> responses.ListTransactionsResponse:
-        return self(protocol.encode_list_transactions, protocol.decode_list_transactions, version, *filters)
+    def list(self, version: int, *filters: Any) -> transaction_api.ListTransactionsResponse:
+        return self(
+            transaction_api.encode_list_transactions,
+            transaction_api.decode_list_transactions,
+            version,
+            *filters,
+        )
 
 
 @pytest.fixture
@@ -313,7 +333,7 @@ def test_versions_for_brokers_fail_the_test() -> None:
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        protocol.encode_add_partitions_to_txn(3, 7, None, *IDENTITY, {"orders": [0, 1, 0]}),
+        transaction_api.encode_add_partitions_to_txn(3, 7, None, *IDENTITY, {"orders": [0, 1, 0]}),
         # The encoder cannot name a partition twice.
         bytes.fromhex(
             "00000000 001c 0002 00000007 ffff  0002 7478 0001 67 0000000000000007 0000"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cyproducer import errors
 from cyproducer.clients.transaction_client import TransactionClient
 from cyproducer.config import ProducerConfig
-from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
+from cyproducer.control.transaction_calls import Call, CloseCall, Ending, Event, Offsets, OffsetsCall, State
 from cyproducer.net.connection import Connection
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.messages import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT
@@ -488,16 +488,16 @@ class Program:
             attempt.offsets_refused = True
             raise
 
-    def _end(self, event: Event, plan: Plan) -> Generator[Until, bool, Any]:
+    def _end(self, ending: Ending, plan: Plan) -> Generator[Until, bool, Any]:
         """``Runtime.end_transaction`` without threads: records' callbacks come before the transaction's
         end."""
         client = self.client
         calls = client.transactions
         deadline_ns = self.world.now_ns + int(plan.timeout_ms * NS_PER_MS)
-        awaits_callbacks = event is not Event.ABORT and plan.flushes
-        name = event.value
+        awaits_callbacks = ending != "abort" and plan.flushes
+        name = Event[ending.upper()].value
         self.world.say(f"{client.config.client_id}: {name}")
-        call = calls.begin_end(event, not awaits_callbacks)
+        call = calls.begin_end(ending, not awaits_callbacks)
         try:
             if awaits_callbacks:
                 yield Until(lambda: call.told or call.accepted, deadline_ns)
@@ -517,16 +517,16 @@ class Program:
 
     def _commit(self, attempt: Attempt, plan: Plan) -> Waiting:
         if plan.ends_with == "prepare":
-            yield from self._repeated(lambda: self._end(Event.PREPARE, plan), plan.repeats)
+            yield from self._repeated(lambda: self._end("prepare", plan), plan.repeats)
             self._check_done(attempt, "prepare_transaction()", True)
         attempt.asked_commit = True
         for _ in range(plan.repeats):
             try:
-                yield from self._end(Event.COMMIT, plan)
+                yield from self._end("commit", plan)
             except errors.KafkaTimeoutError:
                 if plan.tries_abort:
                     try:
-                        yield from self._end(Event.ABORT, plan)
+                        yield from self._end("abort", plan)
                     except errors.IllegalStateError:
                         # The commit may be out.
                         continue
@@ -547,7 +547,7 @@ class Program:
     def _abort(self, attempt: Attempt, plan: Plan) -> Waiting:
         for _ in range(plan.repeats):
             try:
-                yield from self._end(Event.ABORT, plan)
+                yield from self._end("abort", plan)
             except errors.KafkaTimeoutError:
                 continue
             except FATAL as error:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.wire import protocol
+from cyproducer.wire import protocol, transaction_api
 from cyproducer.wire.primitives import MOST_ELEMENTS, Reader, read_partitions
 from cyproducer.wire.responses import PartitionInfo
 from tools.harness.reference_wire import encode_uvarint
@@ -107,7 +107,7 @@ def test_more_brokers_than_any_cluster_has_are_refused() -> None:
             "partitions.replica_nodes brings the response to 1000002 elements",
         ),
         (
-            protocol.decode_list_transactions,
+            transaction_api.decode_list_transactions,
             0,
             lambda: (
                 flexible(MOST_ELEMENTS + 1, b"\1" + bytes(8) + b"\1\0", 11)[:11]
@@ -151,8 +151,8 @@ def test_a_string_is_no_longer_than_kafka_allows() -> None:
         start = bytes(9) + b"\2" + b"\2k" + struct.pack(">i", 1) + b"\2h" + struct.pack(">ih", 9092, 15)
         return start + text + b"\0\0"
 
-    assert len(protocol.decode_find_coordinator(4, frame(32767)).error_message or "") == 32767
-    peak, problem = peak_of_refusal(protocol.decode_find_coordinator, 4, frame(32768))
+    assert len(transaction_api.decode_find_coordinator(4, frame(32767)).error_message or "") == 32767
+    peak, problem = peak_of_refusal(transaction_api.decode_find_coordinator, 4, frame(32768))
     assert "coordinators.error_message has length 32768, at most 32767 is allowed" in problem
     assert peak < 20_000
 

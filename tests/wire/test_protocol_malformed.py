@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.wire import protocol
+from cyproducer.wire import protocol, transaction_api
 from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
 from cyproducer.wire.responses import ApiVersionsResponse
 from cyproducer.wire.schema import Api
@@ -177,26 +177,31 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             "finalized_features_epoch needs 8 bytes, 4 bytes remain",
         ),
         (
-            protocol.decode_add_partitions_to_txn,
+            transaction_api.decode_add_partitions_to_txn,
             3,
             "00000000 00 00000000 02 01 03 00000000000000 0000",
             "results_by_partition claims 2 elements of at least 7 bytes",
         ),
-        (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff 00000001 ffff", "host is null"),
         (
-            protocol.decode_find_coordinator,
+            transaction_api.decode_find_coordinator,
+            1,
+            "00000000 00000000 0000 ffff 00000001 ffff",
+            "host is null",
+        ),
+        (
+            transaction_api.decode_find_coordinator,
             1,
             "00000000 00000000 0000 ffff ffffffff 0001 68 00002384",
             "coordinator is invalid: node -1 at 'h':9092 is no broker: node ids are 0 or more",
         ),
         (
-            protocol.decode_find_coordinator,
+            transaction_api.decode_find_coordinator,
             1,
             "00000000 00000000 0000 ffff 00000001 0000 00002384",
             "coordinator is invalid: '':9092 of node 1 is not an address",
         ),
         (
-            protocol.decode_find_coordinator,
+            transaction_api.decode_find_coordinator,
             4,
             "00000000 00 00000000 02 0274 00000001 0268 00010000 0000 00 00 00",
             "coordinator is invalid: 'h':65536 of node 1 is not an address",
@@ -214,13 +219,13 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             "producer_id is 7 with epoch -1, both must be 0 or more",
         ),
         (
-            protocol.decode_end_txn,
+            transaction_api.decode_end_txn,
             5,
             "00000000 00 00000000 0000 0000000000000007 ffff 00",
             "producer_epoch is -1, it must be 0 or more",
         ),
         (
-            protocol.decode_add_partitions_to_txn,
+            transaction_api.decode_add_partitions_to_txn,
             0,
             "00000000 00000000 00000001 0001 74 00000002 00000005 0037 00000005 0000",
             "partition 't'-5 is there twice",
@@ -264,9 +269,9 @@ def test_the_error_names_the_field_and_the_problem(
         protocol.decode_api_versions,
         protocol.decode_metadata,
         protocol.decode_init_producer_id,
-        protocol.decode_find_coordinator,
-        protocol.decode_txn_offset_commit,
-        protocol.decode_end_txn,
+        transaction_api.decode_find_coordinator,
+        transaction_api.decode_txn_offset_commit,
+        transaction_api.decode_end_txn,
     ],
 )
 @given(version=st.integers(1, 4), frame=st.binary(max_size=200))

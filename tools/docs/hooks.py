@@ -70,7 +70,7 @@ REFERENCE = {
         "::: cyproducer.control.transaction_ending.Ended",
         "::: cyproducer.transactions.DescribedTransaction",
         "::: cyproducer.transactions.AbortedTransaction",
-        "::: cyproducer.wire.responses.TransactionListing",
+        "::: cyproducer.wire.transaction_api.TransactionListing",
     ),
     "reference/config.md": (
         "# Configuration and metrics",
