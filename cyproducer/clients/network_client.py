@@ -139,6 +139,8 @@ class NetworkClient:
             self._on_node_failure,
             on_features=self._on_features,
             on_authenticated=self._on_authenticated,
+            cluster_id=self._expected_cluster,
+            on_misrouted=self._metadata.note_misrouted,
             open_socket=open_socket,
             resolver=resolver,
             background=background,
@@ -503,6 +505,13 @@ class NetworkClient:
             self.transaction_client.on_features(response, now_ms)
         if self.telemetry is not None and GET_TELEMETRY_SUBSCRIPTIONS.key in response.api_versions:
             self.telemetry.is_offered = True
+
+    def _expected_cluster(self) -> str | None:
+        """Returns the id of the cluster that the brokers must belong to; None if they are not checked."""
+        config = self._config
+        if config.metadata_cluster_check_enable and config.metadata_recovery_strategy == "rebootstrap":
+            return self._metadata.cluster_id
+        return None
 
     def _on_authenticated(self) -> None:
         self._denied = None

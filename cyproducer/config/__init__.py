@@ -54,7 +54,6 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 _JAVA_ONLY: Final = {
     "bootstrap.resolve.timeout.ms": "hosts are always looked up in the background (KIP-909, Kafka 4.4)",
     "buffer.memory.allocation.strategy": "a batch's memory grows with its records (KIP-1332, Kafka 4.4)",
-    "metadata.cluster.check.enable": "brokers are not told whom this client expects (KIP-1242, Kafka 4.4)",
 }
 
 # Java's options that name a class, and the classes whose work this client does without configuration.

@@ -358,6 +358,12 @@ class OptionTable:
     metadata_recovery_rebootstrap_trigger_ms = Option(
         300000, kind.milliseconds(), "Also start again if no metadata arrived for this long (KIP-1102)"
     )
+    metadata_cluster_check_enable = Option(
+        True,
+        kind.boolean(),
+        "Let brokers refuse connections that were meant for another broker or cluster, and then start again "
+        "from bootstrap_servers (KIP-1242, Kafka 4.4). Ignored if metadata_recovery_strategy is 'none'",
+    )
     client_dns_lookup = Option(
         "use_all_dns_ips",
         kind.choice(

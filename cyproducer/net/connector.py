@@ -66,7 +66,7 @@ class Handshake:
 
     __slots__ = ("address", "authentication", "stage", "stages", "versions")
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, version: int) -> None:
         self.address = address
         #: None without SASL, and before the authentication begins.
         self.authentication: Authentication | None = None
@@ -76,8 +76,11 @@ class Handshake:
         self.stage: Stage | None = None
         #: API -> the version to use. After the handshake, APIs that the broker does not support are missing;
         #: so is ApiVersions if the broker's versions are assumed.
-        self.versions = {API_VERSIONS: API_VERSIONS.highest}
+        self.versions = {API_VERSIONS: version}
 
+
+WITHOUT_IDENTITY = 4
+"""The highest version of ApiVersions that does not say which broker this client expects (KIP-1242)."""
 
 LARGE = 100_000
 """The size in bytes from which a metadata response is decoded on another thread: 2,000 partitions, 4 ms."""
@@ -96,6 +99,8 @@ class Connector:
         *,
         on_features: Callable[[ApiVersionsResponse, float], object] = lambda response, now_ms: None,
         on_authenticated: Callable[[], object] = lambda: None,
+        cluster_id: Callable[[], str | None] = lambda: None,
+        on_misrouted: Callable[[str], object] = lambda reason: None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
         background: Background | None = None,
@@ -109,6 +114,8 @@ class Connector:
             on_failure: called for each failure, with the error and the time in milliseconds.
             on_features: called with each broker's ApiVersions response, and the time in milliseconds.
             on_authenticated: called when a broker has accepted this client's credentials.
+            cluster_id: returns the id of the cluster whose brokers this client expects; None: not checked.
+            on_misrouted: called with the reason when an address has led to another broker.
             open_socket: creates a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
             background: for simulators.
@@ -127,6 +134,10 @@ class Connector:
 
             self._proxy_stage = proxy.ProxyStage
             self._proxy = parse_proxy(config.proxy)
+        self._cluster_id = cluster_id
+        self._on_misrouted = on_misrouted
+        # The highest version of ApiVersions that the last broker has offered.
+        self._offered = 0
         # Responses that are being decoded on other threads.
         self._decoding: list[tuple[Task[Any], Connection, PendingRequest]] = []
         # Node id -> the pending call of ``broker_address``, and node id -> the address to connect to.
@@ -271,7 +282,7 @@ class Connector:
             self._on_failure(_placed(error, where, advice), now_ms)
             return
         connection = self._loop.open_connection(sock, node_id, where)
-        connection.handshake = Handshake(address)
+        connection.handshake = Handshake(address, self._first_version(node_id))
         self.connections[node_id, address] = connection
 
     def connection_for(
@@ -480,10 +491,21 @@ class Connector:
             self._log.error("connecting with the certificates read before: %s", self._reload.error)
         self._reload = None
 
+    def _first_version(self, node_id: int) -> int:
+        """Returns the version of a new connection's ApiVersions request.
+
+        It is one that brokers before 4.4 answer, unless one of them has offered more, and there is an
+        identity to check.
+        """
+        if node_id < 0 or self._cluster_id() is None:
+            return WITHOUT_IDENTITY
+        return max(WITHOUT_IDENTITY, min(self._offered, API_VERSIONS.highest))
+
     def _ask_versions(self, connection: Connection) -> None:
         version = connection.handshake.versions[API_VERSIONS]
         number = connection.next_correlation_id()
-        frame = encode_api_versions(version, number, self._config.client_id)
+        identity = (self._cluster_id(), connection.node_id) if version > WITHOUT_IDENTITY else (None, -1)
+        frame = encode_api_versions(version, number, self._config.client_id, *identity)
         self.request(connection, API_VERSIONS, version, number, frame, self._on_versions)
 
     def _on_versions(
@@ -494,12 +516,19 @@ class Connector:
         Raises:
             KafkaError: the response is an error, or there is no common version.
         """
+        # An error's response lists the supported versions, too (KIP-511); old brokers list none.
+        self._offered = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            # The response has version 0 and lists the supported versions (KIP-511); old brokers list none.
-            highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
-            connection.handshake.versions[API_VERSIONS] = max(0, min(highest, version - 1))
+            connection.handshake.versions[API_VERSIONS] = max(0, min(self._offered, version - 1))
             self._ask_versions(connection)
             return
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            self._on_misrouted(f"the address of node {connection.node_id} leads to another broker")
+            raise errors.RebootstrapRequiredError(
+                f"{connection.where} is not node {connection.node_id} of cluster {self._cluster_id()!r}, so "
+                "its name, a proxy or a load balancer leads elsewhere; if that is intended: "
+                "metadata_cluster_check_enable=False"
+            )
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
         self._hand_over(connection, response.api_versions, now_ms)
@@ -920,9 +949,13 @@ class Connector:
         self.background.close()
 
 
-def encode_api_versions(version: int, number: int, client_id: str) -> bytes:
+def encode_api_versions(
+    version: int, number: int, client_id: str, cluster_id: str | None = None, node_id: int = -1
+) -> bytes:
     """Encodes an ApiVersions request."""
-    return protocol.encode_api_versions(version, number, client_id, SOFTWARE_NAME, VERSION)
+    return protocol.encode_api_versions(
+        version, number, client_id, SOFTWARE_NAME, VERSION, cluster_id, node_id
+    )
 
 
 def refuses_credentials(connection: Connection, cause: BaseException) -> bool:

@@ -481,8 +481,6 @@ API_VERSIONS = Api(
     18,
     "ApiVersions",
     "0-5",
-    # A client that began with 5 would need a second request for each broker before 4.4.
-    client="0-4",
     flexible=3,
     client_throttles=2,
     releases="2.1:2 2.4:3 3.9:4 4.4:5",

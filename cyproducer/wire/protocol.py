@@ -47,18 +47,25 @@ def invalid(message: str, problem: str) -> KafkaProtocolError:
 
 
 def encode_api_versions(
-    version: int, correlation_id: int, client_id: str | None, software_name: str, software_version: str
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    software_name: str,
+    software_version: str,
+    cluster_id: str | None = None,
+    node_id: int = -1,
 ) -> bytes:
     """Encodes an ApiVersions request v0-v5 as a whole frame, size prefix included (KIP-35, KIP-511).
 
     The software name and version are sent from v3 on; brokers accept ASCII letters, digits, ``-`` and ``.``
-    in them.
+    in them. The cluster and the node that the client expects are sent from v5 on (KIP-1242); None and -1: the
+    broker does not check them.
 
     Raises:
         ValueError: the version is not implemented, or a string cannot be encoded or is longer than 32767
             bytes. All encoders raise it.
     """
-    request = API_VERSIONS.request(software_name, software_version)
+    request = API_VERSIONS.request(software_name, software_version, cluster_id, node_id)
     return API_VERSIONS.encode_request(version, correlation_id, client_id, request)
 
 

@@ -101,6 +101,7 @@ OWN_DEFAULTS = {
     "socket_connection_setup_timeout_max_ms": 30000,
     "metadata_recovery_strategy": "rebootstrap",
     "metadata_recovery_rebootstrap_trigger_ms": 300000,
+    "metadata_cluster_check_enable": True,
     "close_timeout_ms": 30000,
     "selector": None,
     "kafka_client": None,

@@ -77,6 +77,10 @@ def read_api_versions(header: Header) -> tuple[str | None, str | None]:
     software: tuple[str | None, str | None] = (None, None)
     if header.version >= 3:
         software = header.body.string(True), header.body.string(True)
+        if header.version >= 5:
+            # The cluster and the node that the client expects.
+            header.body.string(True)
+            header.body.int32()
         header.body.no_tags(True)
     header.body.expect_end("ApiVersions request")
     return software
