@@ -39,6 +39,7 @@ from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
     cyp_load32,
+    cyp_peek8,
     cyp_spin_lock,
     cyp_spin_unlock,
     cyp_store32,
@@ -164,7 +165,7 @@ cdef inline bint streams(const Accumulator* a, const Partition* p) noexcept nogi
         a.stream_linger_ns > 0
         and p.node.flow >= STREAM_FLOW
         and p.first.created_ns - p.node.flow_ns < FLOW_NS
-        and not p.awaited
+        and not cyp_peek8(&p.awaited)
     )
 
 

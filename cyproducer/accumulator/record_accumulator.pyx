@@ -64,6 +64,7 @@ from cyproducer.accumulator.structures cimport (
     TopicSettings,
 )
 from cyproducer.base.sync cimport (
+    cyp_add_roughly64,
     cyp_change64,
     cyp_cond_init,
     cyp_load32,
@@ -377,7 +378,7 @@ cdef class RecordAccumulator(Incomplete):
         put_one(p, b, r, timestamp, out)
         p.appended += 1
         if keyless:
-            cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
+            cyp_add_roughly64(&t.sticky_bytes, bound - USUAL_SLACK)
         cyp_spin_unlock(&p.lock)
         return True
 
@@ -399,7 +400,7 @@ cdef class RecordAccumulator(Incomplete):
             partition = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
             if partition < 0:
                 partition = keyless_partition(a, self.clock, t)
-                cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
+                cyp_add_roughly64(&t.sticky_bytes, bound - USUAL_SLACK)
                 alone = alone and t.keyless == STICKY
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION

@@ -14,6 +14,8 @@ from cyproducer.base.sync cimport (
     cyp_after,
     cyp_monotonic_ns,
     cyp_ms_ns,
+    cyp_note64,
+    cyp_peek64,
     cyp_s_ns,
     cyp_ticked_wall_ms,
     cyp_wall_ms,
@@ -30,20 +32,17 @@ cdef class Clock:
         self.manual_wall_ms = -1
 
     cdef int64_t now_ns(self) noexcept nogil:
-        if self.manual_ns >= 0:
-            return self.manual_ns
-        return cyp_monotonic_ns()
+        cdef int64_t manual = cyp_peek64(&self.manual_ns)
+        return manual if manual >= 0 else cyp_monotonic_ns()
 
     cdef int64_t wall_ms(self) noexcept nogil:
-        if self.manual_wall_ms >= 0:
-            return self.manual_wall_ms
-        return cyp_wall_ms()
+        cdef int64_t manual = cyp_peek64(&self.manual_wall_ms)
+        return manual if manual >= 0 else cyp_wall_ms()
 
     cdef int64_t ticked_wall_ms(self) noexcept nogil:
         """``wall_ms`` at the kernel's last tick."""
-        if self.manual_wall_ms >= 0:
-            return self.manual_wall_ms
-        return cyp_ticked_wall_ms()
+        cdef int64_t manual = cyp_peek64(&self.manual_wall_ms)
+        return manual if manual >= 0 else cyp_ticked_wall_ms()
 
     def monotonic_ns(self):
         """Nanoseconds on a clock that never goes backwards."""
@@ -67,12 +66,12 @@ cdef class ManualClock(Clock):
         """Moves both clocks forward by ``ms`` milliseconds."""
         if not ms >= 0:
             raise ValueError(f"ms={ms}: the monotonic clock does not go back")
-        self.manual_ns = cyp_after(self.manual_ns, cyp_ms_ns(ms))
-        self.manual_wall_ms = cyp_after(self.manual_wall_ms, cyp_ms_ns(ms) // 1_000_000)
+        cyp_note64(&self.manual_ns, cyp_after(self.manual_ns, cyp_ms_ns(ms)))
+        cyp_note64(&self.manual_wall_ms, cyp_after(self.manual_wall_ms, cyp_ms_ns(ms) // 1_000_000))
 
     def set_unix_ms(self, int64_t unix_ms):
         """Sets only the wall clock, which may jump in either direction, as real ones do."""
-        self.manual_wall_ms = unix_ms
+        cyp_note64(&self.manual_wall_ms, unix_ms)
 
 
 def monotonic_s():

@@ -35,6 +35,8 @@ from cyproducer.base.sync cimport (
     cyp_load32,
     cyp_monotonic_ns,
     cyp_mutex_init,
+    cyp_note64,
+    cyp_peek64,
     cyp_store32,
     pthread_cond_broadcast,
     pthread_cond_destroy,
@@ -359,7 +361,7 @@ cdef class RLock:
     """
 
     cdef object lock
-    cdef unsigned long owner      # a thread's ident; 0: not owned
+    cdef int64_t owner            # a thread's ident; 0: not owned
     cdef int holds
 
     def __cinit__(self):
@@ -368,10 +370,10 @@ cdef class RLock:
     def acquire(self, blocking=True, timeout=-1):
         """``threading.RLock.acquire``. Blocks the whole hub, so use it for short times only."""
         # Ctrl-C can interrupt this only before the lock is acquired: no Python code runs after that.
-        if self.owner != PyThread_get_thread_ident():
+        if not self._is_mine():
             if not self.lock.acquire(blocking, timeout):
                 return False
-            self.owner = PyThread_get_thread_ident()
+            cyp_note64(&self.owner, <int64_t>PyThread_get_thread_ident())
         self.holds += 1
         return True
 
@@ -380,11 +382,15 @@ cdef class RLock:
         self._refuse_others()
         self.holds -= 1
         if self.holds == 0:
-            self.owner = 0
+            cyp_note64(&self.owner, 0)
             self.lock.release()
 
+    cdef bint _is_mine(self) noexcept:
+        """Whether this thread holds the lock. Reads without it: only this thread writes its own ident."""
+        return cyp_peek64(&self.owner) == <int64_t>PyThread_get_thread_ident()
+
     cdef int _refuse_others(self) except -1:
-        if self.owner != PyThread_get_thread_ident():
+        if not self._is_mine():
             raise RuntimeError("cannot release a lock that this thread does not hold")
         return 0
 
@@ -399,7 +405,7 @@ cdef class RLock:
         self._refuse_others()
         cdef int holds = self.holds
         self.holds = 0
-        self.owner = 0
+        cyp_note64(&self.owner, 0)
         self.lock.release()
         return holds
 

@@ -59,6 +59,13 @@ static inline void cyp_change32(int32_t *p, int32_t by) { __atomic_store_n(p, *p
 static inline void cyp_note32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 static inline void cyp_note64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
+static inline int8_t cyp_peek8(const int8_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline void cyp_note8(int8_t *p, int8_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+/* The same for a number that threads change side by side without a lock, and that may be wrong: if two change
+ * it at once, one of the changes is lost. */
+static inline void cyp_add_roughly64(int64_t *p, int64_t by) { cyp_note64(p, cyp_peek64(p) + by); }
+
 /* A pointer that one thread publishes, with everything that it points to, for threads that take no lock. */
 static inline void *cyp_load_pointer(void *const *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static inline void cyp_store_pointer(void **p, void *v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }

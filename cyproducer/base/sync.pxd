@@ -5,7 +5,7 @@ acquires the GIL. So a thread that holds the GIL waits for a mutex only for a fe
 deadlock is possible.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -36,6 +36,9 @@ cdef extern from "sync.h" nogil:
     int64_t cyp_peek64(const int64_t* p)
     void cyp_change64(int64_t* p, int64_t by)
     void cyp_note64(int64_t* p, int64_t v)
+    int8_t cyp_peek8(const int8_t* p)
+    void cyp_note8(int8_t* p, int8_t v)
+    void cyp_add_roughly64(int64_t* p, int64_t by)
     int32_t cyp_peek32(const int32_t* p)
     void cyp_change32(int32_t* p, int32_t by)
     void cyp_note32(int32_t* p, int32_t v)

@@ -717,7 +717,7 @@ cdef class RecordFuture:
                     self.callbacks = after
         while self._state() == PENDING:
             d = delivery_of(self, &index)
-            if self.listed == NULL and not list_callback(d, self):
+            if not list_callback(d, self):
                 continue
             if not cyp_load32(&d.queue.started):
                 (<object>d.queue.owner).ensure_started()

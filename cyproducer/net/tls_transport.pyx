@@ -24,6 +24,7 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
+from cyproducer.base.sync cimport cyp_store_pointer
 from cyproducer.net.openssl cimport find_pointers, openssl
 from cyproducer.wire.produce_codec cimport iovec
 from cyproducer.net.transport cimport (
@@ -80,7 +81,7 @@ cdef class TlsSession:
 
 cdef int attach_tls(Transport* transport, TlsSession session) except -1:
     """Makes a connection send and receive through the session, which the caller must keep alive."""
-    transport.tls = &session.c
+    cyp_store_pointer(&transport.tls, <void*>&session.c)
     if session.slow_because:
         transport.send, transport.receive, transport.push = send_slowly, receive_slowly, push_slowly
     else:

@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
 
 from cyproducer.base.meters cimport Meter, count_traffic
-from cyproducer.base.sync cimport cyp_after, cyp_ms_ns
+from cyproducer.base.sync cimport cyp_after, cyp_ms_ns, cyp_note64
 from cyproducer.records.big_endian cimport get_u32
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -230,7 +230,7 @@ cdef int64_t transport_receive(Transport* transport) noexcept nogil:
             transport.sys_errno = 12   # ENOMEM
             return IO_ERROR
         transport.inbox = grown
-        transport.inbox_room = n
+        cyp_note64(&transport.inbox_room, n)
     n = transport.receive(
         transport, transport.inbox + transport.inbox_used, transport.inbox_room - transport.inbox_used
     )
@@ -276,7 +276,7 @@ cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:
         smaller = <uint8_t*>realloc(transport.inbox, FIRST_INBOX)
         if smaller != NULL:
             transport.inbox = smaller
-            transport.inbox_room = FIRST_INBOX
+            cyp_note64(&transport.inbox_room, FIRST_INBOX)
 
 
 cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil:

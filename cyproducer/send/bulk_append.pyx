@@ -30,7 +30,7 @@ from cyproducer.futures.bulk_segments cimport note
 from cyproducer.accumulator.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.base.sync cimport (
     SIGNAL_SLICE_NS,
-    cyp_change64,
+    cyp_add_roughly64,
     cyp_give_way,
     cyp_load32,
     cyp_lock_queued,
@@ -225,7 +225,7 @@ cdef int append_ready(
         if from_.chosen:
             if partition < 0:
                 partition = place(a, acc.clock, t, r)
-                cyp_change64(&t.sticky_bytes, bound - USUAL_SLACK)
+                cyp_add_roughly64(&t.sticky_bytes, bound - USUAL_SLACK)
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
@@ -312,7 +312,7 @@ cdef int append_plain(
         limit = bytes_left
         if partition < 0:
             partition = place(a, acc.clock, t, &r)
-            limit = min(limit, a.batch_size - t.sticky_bytes)
+            limit = min(limit, a.batch_size - cyp_peek64(&t.sticky_bytes))
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
@@ -335,7 +335,7 @@ cdef int append_plain(
             s.row += 1
         bytes_left -= taken
         if s.partition < 0:
-            cyp_change64(&t.sticky_bytes, taken)
+            cyp_add_roughly64(&t.sticky_bytes, taken)
     return APPENDED
 
 

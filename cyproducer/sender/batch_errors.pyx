@@ -226,7 +226,7 @@ cdef int put_back(Sender sender, Batch* b, double at_ms, int64_t now) except -1:
     sender.accumulator.requeue(b, max(now + 1, cyp_ms_ns(at_ms)))
     sender.backoff_number += 1
     heapq.heappush(sender.backing_off, (p.retry_at_ns, sender.backoff_number, <size_t>p))
-    sender.next_control_ns = min(sender.next_control_ns, p.retry_at_ns)
+    sender.tick_by(p.retry_at_ns)
     return 0
 
 

@@ -32,6 +32,7 @@ from cyproducer.base.sync cimport (
     cyp_change64,
     cyp_load32,
     cyp_monotonic_ns,
+    cyp_peek64,
     cyp_store32,
     pthread_mutex_t,
     pthread_mutex_lock,
@@ -129,7 +130,8 @@ cdef bint stand_by(Sender sender) except -1 nogil:
         seen = cyp_load32(&sender.drives)
         if cyp_await_readable(sender.wake_read_fd, LOOK_MS) or cyp_load32(&sender.stopping):
             break
-        if sender.clock.now_ns() >= sender.next_control_ns:
+        # Without the loop lock: a thread that drives the loop may change it. The next look sees that.
+        if sender.clock.now_ns() >= cyp_peek64(&sender.next_control_ns):
             break
         if cyp_load32(&sender.drives) == seen and not cyp_load32(&sender.driven):
             break

@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from cyproducer.accumulator.structures cimport GATE_OPEN, Batch, Partition
-from cyproducer.base.sync cimport cyp_load32, cyp_peek64
+from cyproducer.base.sync cimport cyp_change32, cyp_load32, cyp_note8, cyp_peek64
 from cyproducer.sender.batch_errors cimport batch_failed, batch_progress, give_up_request, topic_name
 from cyproducer.net.connection cimport Connection
 from cyproducer.net.connection_errors cimport unmatched, wrong_length
@@ -152,7 +152,7 @@ cdef int handle_response(
     rc = parse_produce(r, frame, size, sender.outcomes, &throttle_ms, &endpoints)
     if rc != 0 or throttle_ms < 0:
         throttle_ms = 0
-    transport.in_flight -= 1
+    cyp_change32(&transport.in_flight, -1)
     sender.request_done(transport, now - r.sent_ns, throttle_ms, now)
     if throttle_ms > 0 and client_throttles(r):
         transport_throttle(transport, throttle_ms, now)
@@ -241,7 +241,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         p = b.partition
         awaited = sender.driven or cyp_load32(&b.delivery.waiting) > 0
         # No lock: only the thread that holds the loop lock writes this field.
-        p.awaited = awaited
+        cyp_note8(&p.awaited, awaited)
         if p.gate != GATE_OPEN:
             acknowledge_held(sender, b, o)
             continue

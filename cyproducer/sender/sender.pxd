@@ -63,6 +63,7 @@ cdef class Sender:
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int call_tick(self, int64_t now) except -1
+    cdef void tick_by(self, int64_t when) noexcept nogil
     cdef bint make_room(self, int32_t wanted) noexcept nogil
     cdef int fill(self, Transport* transport, int64_t now) except -1 nogil
     cdef int write(self, Transport* transport, int64_t now) except -1 nogil

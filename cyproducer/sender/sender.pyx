@@ -79,12 +79,14 @@ from cyproducer.base.sync cimport (
     cyp_change32,
     cyp_change64,
     cyp_load32,
+    cyp_load_pointer,
     cyp_lock_queued,
     cyp_ms_ns,
     cyp_mutex_init,
     cyp_peek32,
     cyp_peek64,
     cyp_note32,
+    cyp_note64,
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
@@ -119,7 +121,7 @@ from cyproducer.net.transport cimport (
     transport_pop_written,
     transport_push,
 )
-from cyproducer.net.tls_transport cimport reason_of_failure
+from cyproducer.net.tls_transport cimport Tls, reason_of_failure
 from cyproducer.net.waker cimport retire, wake_sender
 from cyproducer.records.record_batch cimport put_batch_header
 
@@ -440,12 +442,12 @@ cdef class Sender:
             transport_push(transport, r, answered)
             # The control plane closes connections with overdue requests: its next tick must not be later than
             # this request's timeout.
-            self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
+            self.tick_by(cyp_after(now, self.request_timeout_ns))
             # Read without the pool's lock, as it is only a hint.
             if cyp_peek64(&self.accumulator.pool.in_use) >= MOST_KEPT:
                 # It gives memory back once this is over.
-                self.next_control_ns = min(self.next_control_ns, now + WINDOW_NS)
-            transport.in_flight += answered
+                self.tick_by(now + WINDOW_NS)
+            cyp_change32(&transport.in_flight, answered)
             self.write(transport, now)
             if self.transport_of(fd) != transport:
                 return 0
@@ -537,11 +539,16 @@ cdef class Sender:
         except Exception:
             log.exception("the control plane failed; retrying in 1 s")
             delay_ms = 1000.0
-        self.next_control_ns = cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6)))
+        cyp_note64(&self.next_control_ns, cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6))))
         if self.backing_off:
-            self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
-        self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
+            self.tick_by(<int64_t>self.backing_off[0][0])
+        self.tick_by(next_parked_deadline(self.accumulator))
         return 0
+
+    cdef void tick_by(self, int64_t when) noexcept nogil:
+        """Makes the control plane's next tick due at ``when`` (ns) at the latest. With the loop lock held."""
+        if when < self.next_control_ns:
+            cyp_note64(&self.next_control_ns, when)
 
     cdef int call_control(self, object method, Connection connection, tuple arguments) except -1:
         """Calls the control plane about a connection. If the call raises, the connection is closed."""
@@ -871,19 +878,34 @@ cdef class Sender:
             os.close(fd)
 
     def counters(self):
-        """Returns the sender's own counters as a dict; ``metric_snapshot`` contains all others."""
+        """Returns the sender's own counters as a dict; ``metric_snapshot`` has all others. Thread-safe."""
+        cdef Connection connection
+        cdef const Tls* tls
+        cdef int32_t encrypted = 0
+        cdef int32_t slow = 0
+        cdef int32_t in_flight = 0
+        cdef int64_t received_room = 0
+        # A copy, which also keeps the transports: the loop opens and closes connections meanwhile. Without a
+        # GIL, a list that gets shorter between the looks at its length and at its last item: an IndexError.
+        for connection in list(self.connections):
+            tls = <const Tls*>cyp_load_pointer(&connection.transport.tls)
+            encrypted += tls != NULL
+            slow += tls != NULL and tls.library == NULL
+            in_flight += cyp_peek32(&connection.transport.in_flight)
+            received_room += cyp_peek64(&connection.transport.inbox_room)
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        requests = self.accumulator.c.meters.all.total[PRODUCE_REQUESTS]
+        pthread_mutex_unlock(&self.accumulator.c.lock)
         return {
-            "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
+            "requests": requests,
             "wakeups": cyp_peek64(&self.wakeups),
             "drives": cyp_load32(&self.drives),
             "left_alone": cyp_peek64(&self.left_alone),
             "connections": cyp_peek32(&self.transport_count),
-            "tls_connections": sum([(<Connection>c).tls is not None for c in self.connections]),
-            "tls_connections_slow": sum(
-                [(<Connection>c).tls is not None and c.tls.slow_because != "" for c in self.connections]
-            ),
-            "received_room": sum([(<Connection>c).transport.inbox_room for c in self.connections]),
-            "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
+            "tls_connections": encrypted,
+            "tls_connections_slow": slow,
+            "received_room": received_room,
+            "in_flight": in_flight,
         }
 
     # Operations for the control plane

@@ -2,6 +2,8 @@
 
 import contextlib
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -258,3 +260,26 @@ def test_a_response_of_the_maximum_length_is_waited_for() -> None:
         seen = one(rig)
         give(rig, struct.pack(">ii", 1 << 20, seen.request.correlation_id))
         assert rig.control.broken == []
+
+
+# What other threads read
+
+
+def test_counters_are_read_while_connections_open_and_close() -> None:
+    """Only a Python without a GIL can read a list beyond the end that another thread gave it meanwhile."""
+    ended = threading.Event()
+    with Rig({"t": [1]}, auto_connect=False) as rig, ThreadPoolExecutor(1) as threads:
+
+        def read() -> set[int]:
+            seen = set()
+            while not ended.is_set():
+                seen.add(rig.sender.counters()["in_flight"])
+            return seen
+
+        reader = threads.submit(read)
+        try:
+            for _ in range(3000):
+                rig.sender.close_connection(rig.connect(1).connection, None)
+        finally:
+            ended.set()
+        assert reader.result(WAIT_S) == {0}
