@@ -33,6 +33,7 @@ from cyproducer.accumulator.batch_limit cimport probe_acknowledged
 from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Accumulator, Partition, Topic
 from cyproducer.base.sync cimport (
     cyp_change64,
+    cyp_load32,
     cyp_monotonic_ns,
     cyp_peek64,
     cyp_note32,
@@ -307,7 +308,7 @@ cdef class Incomplete:
     @property
     def closed(self):
         """Whether ``close()`` was called."""
-        return bool(self.c.closed)
+        return bool(cyp_load32(&self.c.closed))
 
     @property
     def incomplete_batches(self):
@@ -322,4 +323,8 @@ cdef class Incomplete:
     @property
     def parked_records(self):
         """Number of records whose topic has no metadata yet."""
-        return self.c.parked
+        cdef int64_t parked
+        pthread_mutex_lock(&self.c.lock)
+        parked = self.c.parked
+        pthread_mutex_unlock(&self.c.lock)
+        return parked

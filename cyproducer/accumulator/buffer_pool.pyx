@@ -436,7 +436,11 @@ cdef class BufferPool:
     @property
     def peak_bytes(self):
         """The highest number of bytes that were ever reserved at once."""
-        return max(self.peak, self.recent)
+        cdef int64_t peak
+        pthread_mutex_lock(&self.lock)
+        peak = max(self.peak, self.recent)
+        pthread_mutex_unlock(&self.lock)
+        return peak
 
     @property
     def waiting_threads(self):

@@ -44,6 +44,7 @@ from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.base.greenlets cimport broadcast, wait_on
 from cyproducer.base.sync cimport (
     FAR_NS,
+    cyp_add64,
     cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -355,7 +356,8 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
     if dropped:
         # A thread that still uses the TopicInfo keeps it alive, and sees that the topic is ``gone``.
         acc.topics.pop(state.name, None)
-        forks.borrowing += 1
+        # Loops of several producers may do this at once.
+        cyp_add64(&forks.borrowing, 1)
         if sequenced:
             acc.sequences[state.name] = kept
     return 0

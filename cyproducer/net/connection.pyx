@@ -7,7 +7,7 @@ or closed. Used only with the loop lock held, except for reading its properties.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 
-from cyproducer.base.sync cimport cyp_ms_ns
+from cyproducer.base.sync cimport cyp_ms_ns, cyp_peek32, cyp_peek64
 from cyproducer.net.transport cimport (
     READY,
     transport_free,
@@ -48,7 +48,7 @@ cdef class Connection:
 
     def throttled_ms(self, double now_ms):
         """Returns the remaining throttle time in milliseconds; 0 if this client is not throttled."""
-        return max(0.0, self.transport.throttled_until_ns / 1e6 - now_ms)
+        return max(0.0, cyp_peek64(&self.transport.throttled_until_ns) / 1e6 - now_ms)
 
     def use_tls(self, TlsSession session not None):
         """Sends and receives through an established TLS session from now on."""
@@ -72,7 +72,7 @@ cdef class Connection:
     @property
     def ready(self):
         """Whether Produce requests can be sent on this connection: the handshake is complete."""
-        return self.transport.state == READY
+        return cyp_peek32(&self.transport.state) == READY
 
     @property
     def held(self):

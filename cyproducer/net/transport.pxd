@@ -25,7 +25,7 @@ ctypedef int64_t (*PushFunction)(Transport* transport) noexcept nogil
 # A connection to a broker. Used by one thread at a time: the one that holds the loop lock.
 cdef struct Transport:
     int fd
-    int state                 # a LinkState
+    int32_t state             # a LinkState
     int32_t node_id           # -1 and below: a bootstrap address
     Node* node                # NULL for a bootstrap address
     void* owner               # the Connection, borrowed: it frees this

@@ -286,9 +286,8 @@ cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t 
     are changed, and a faulty response could request 24 days. A broker that really throttles longer does not
     read from the connection in the meantime anyway.
     """
-    transport.throttled_until_ns = max(
-        transport.throttled_until_ns, cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
-    )
+    cdef int64_t until = cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
+    cyp_note64(&transport.throttled_until_ns, max(transport.throttled_until_ns, until))
 
 
 cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil:

@@ -483,7 +483,7 @@ cdef class SendPath:
         last.number = -1
         last.name = name
         last.state = state
-        last.borrowed = borrowing
+        last.borrowed = cyp_peek64(&borrowing)
         last.number = self.number
         own_last = <void*>last
         return 0
@@ -507,7 +507,7 @@ cdef class SendPath:
         if (
             last == NULL
             or (<LastTopic>last).number != self.number
-            or (<LastTopic>last).borrowed != borrowing
+            or (<LastTopic>last).borrowed != cyp_peek64(&borrowing)
             or <void*>(<LastTopic>last).name != <void*>topic
         ):
             return None

@@ -617,7 +617,7 @@ cdef class Sender:
         connection.transport.produce_version = <int16_t>produce_version
         connection.transport.node = node
         connection.transport.receive_max = self.receive_max
-        connection.transport.state = READY
+        cyp_note32(&connection.transport.state, READY)
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.transport = connection.transport
         node.takes = 1
@@ -652,7 +652,7 @@ cdef class Sender:
         if transport.state == BROKEN:
             return
         was_ready = transport.state == READY
-        transport.state = BROKEN
+        cyp_note32(&transport.state, BROKEN)
         i = self.connections.index(connection)
         del self.connections[i]
         for i in range(i, self.transport_count - 1):
@@ -749,6 +749,7 @@ cdef class Sender:
         cdef TopicInfo state = self.accumulator.topic(name)
         cdef Partition* p
         cdef Batch* b
+        cdef bint sealing
         cdef int i
         busy = False
         for i in range(count, state.c.partition_room):
@@ -760,10 +761,13 @@ cdef class Sender:
                     # Seals it, so that no append can fill it: the appending thread would start compressing.
                     stop_appends(&self.accumulator.c, p)
                     b.state = SEALED
+                # Under the lock: there the compressing thread says that the batch is sealed. Who sees it must
+                # see the compressed records, too.
+                sealing = b != NULL and b.state == SEALING
                 pthread_mutex_unlock(&self.accumulator.c.lock)
                 if b == NULL:
                     break
-                if b.state == SEALING:
+                if sealing:
                     busy = True
                     break
                 batch_removed(self, b)

@@ -271,6 +271,7 @@ def test_close_gives_up_only_if_the_sender_makes_no_progress() -> None:
     assert sum(waits[90:]) == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no GIL")
 def test_records_fail_without_a_release_of_the_gil_for_each() -> None:
     """Each release may cost as long as another thread computes: a thread in Python code sees all or none."""
     ready, stop, seen = threading.Event(), threading.Event(), threading.Event()
