@@ -124,7 +124,8 @@ def test_a_topic_that_a_record_waits_for_is_not_forgotten() -> None:
         cluster.nodes[1].stop()
         with producing(cluster, metadata_max_idle_ms=1) as producer:
             future = producer.send("t", b"v")
-            # The third attempt comes 20 ms after the first one.
-            until(lambda: "refused 3 times" in producer._runtime.client.diagnosis(), "a failed attempt")
+            # The third attempt comes 20 ms after the first one. A slow machine sees a later one.
+            thrice = re.compile(r"refused ([3-9]|\d\d+) times")
+            until(lambda: thrice.search(producer._runtime.client.diagnosis()) is not None, "failed attempts")
             cluster.nodes[1].start()
             assert future.get(WAIT_S).offset == 0
