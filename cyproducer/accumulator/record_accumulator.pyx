@@ -31,6 +31,7 @@ from cyproducer.base.meters cimport (
     RECORDS_FAILED,
     RECORDS_RETRIED,
     RECORDS_SENT,
+    SUMS,
     TXN_ABORT_NS,
     TXN_BEGIN_NS,
     TXN_COMMIT_NS,
@@ -705,11 +706,12 @@ cdef class RecordAccumulator(Incomplete):
 
     def counters(self):
         """Counts of records, batches and bytes since the start, as a dict; ``metric_snapshot`` has more."""
-        cdef const int64_t* total = self.c.meters.all.total
+        cdef int64_t[SUMS] total
         cdef int64_t appended
         with nogil:
             pthread_mutex_lock(&self.c.lock)
             appended = counted_appends(&self.c)
+            memcpy(total, self.c.meters.all.total, sizeof(total))
             pthread_mutex_unlock(&self.c.lock)
         return {
             "records_sent": total[RECORDS_SENT],
