@@ -424,15 +424,15 @@ cdef class ProducePath:
         cdef int64_t waiting
         if not self.is_open() or self._queue is None or self.path.process != process:
             return 0
-        if self.promised == self.accepted:
-            return self.reports
+        if cyp_load64(&self.promised) == cyp_load64(&self.accepted):
+            return cyp_load64(&self.reports)
         total = self.path.accumulator.c.meters.all.total
         waiting = (
-            self.accepted - total[RECORDS_SENT] - total[RECORDS_FAILED]
+            cyp_load64(&self.accepted) - total[RECORDS_SENT] - total[RECORDS_FAILED]
             + cyp_load64(&self._queue.entries.backlog) + len(self._queue.due)
         )
         # A batch is counted as sent slightly before or after its reports enter the queue.
-        return max(waiting, self.reports, 0)
+        return max(waiting, cyp_load64(&self.reports), 0)
 
     def _outstanding(self):
         """Returns the number of records queued, in flight, or waiting for ``poll()`` to report them."""
