@@ -90,29 +90,33 @@ def test_a_client_that_does_not_say_what_it_expects_is_not_checked(options: dict
         assert handshakes(requests) == {"v4"}
 
 
-def test_brokers_before_4_4_get_the_version_that_they_answer() -> None:
-    with crossed("4.3") as (route, producer, requests):
-        route.crossed = False
-        assert producer.send("t", b"v", partition=0).get(PATIENCE_S).offset == 0
-        assert handshakes(requests) == {"v4"}
+def handshakes_of(*highest: int) -> list[list[int]]:
+    """The versions of ApiVersions that each of two brokers is sent, which offer up to ``highest``.
 
-
-def test_a_broker_that_no_longer_offers_the_check_gets_another_request() -> None:
-    """Two releases in one cluster, as during a downgrade."""
+    The first one is the bootstrap server.
+    """
     with (
         ScriptedCluster(2, orders=2) as cluster,
         producing(cluster, bootstrap_servers=cluster.bootstrap_servers[:1]) as producer,
     ):
-        cluster.nodes[1].versions[API_VERSIONS] = (0, 5)
+        for node, version in zip(cluster.nodes.values(), highest, strict=True):
+            node.versions[API_VERSIONS] = (0, version)
         for partition in (0, 1):
             assert producer.send("orders", b"v", partition=partition).get(WAIT_S).offset == 0
-        asked = {
-            node.id: [
+        return [
+            [
                 received.header.version
                 for connection in node.connections
                 for received in connection.requests
                 if received.api_key == API_VERSIONS
             ]
             for node in cluster.nodes.values()
-        }
-    assert asked == {1: [4, 5], 2: [5, 4]}
+        ]
+
+
+def test_brokers_before_4_4_get_the_version_that_they_answer() -> None:
+    assert handshakes_of(4, 4) == [[4, 4], [4]]
+
+
+def test_a_broker_of_another_release_gets_a_second_request() -> None:
+    assert handshakes_of(5, 4) == [[4, 5], [5, 4]]
