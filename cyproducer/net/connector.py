@@ -516,8 +516,9 @@ class Connector:
         Raises:
             KafkaError: the response is an error, or there is no common version.
         """
-        # An error's response lists the supported versions, too (KIP-511); old brokers list none.
-        self._offered = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
+        if response.error_code in (ErrorCode.NO_ERROR, ErrorCode.UNSUPPORTED_VERSION):
+            # A refused version is answered with the supported ones (KIP-511), by old brokers with none.
+            self._offered = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
             connection.handshake.versions[API_VERSIONS] = max(0, min(self._offered, version - 1))
             self._ask_versions(connection)

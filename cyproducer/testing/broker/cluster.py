@@ -193,7 +193,9 @@ class EmbeddedCluster:
         """Returns the response to ApiVersions."""
         features_epoch, level = self.transactions.features.views[1]
         response = API_VERSIONS.response
-        keys = self.named_in_refusals if error == ErrorCode.UNSUPPORTED_VERSION else sorted(self.versions)
+        keys = [] if error else sorted(self.versions)
+        if error == ErrorCode.UNSUPPORTED_VERSION:
+            keys = self.named_in_refusals
         return response(
             error_code=error,
             api_keys=[response.ApiVersion(key, *self.versions[key]) for key in keys],
