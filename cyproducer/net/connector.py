@@ -492,10 +492,10 @@ class Connector:
         self._reload = None
 
     def _first_version(self, node_id: int) -> int:
-        """Returns the version of a new connection's ApiVersions request.
+        """Returns the version of the first ApiVersions request on a connection.
 
-        It is one that brokers before 4.4 answer, unless one of them has offered more, and there is an
-        identity to check.
+        It states which broker this client expects only if another broker of the cluster supports that: a
+        broker before 4.4 would need a second request.
         """
         if node_id < 0 or self._cluster_id() is None:
             return WITHOUT_IDENTITY
