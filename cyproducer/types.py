@@ -329,9 +329,8 @@ class ProducerOptions(TypedDict, Generic[K, V], total=False):
     """Also start again if no metadata arrived for this long (KIP-1102). Default: 300000."""
 
     metadata_cluster_check_enable: bool
-    """Let brokers refuse connections that were meant for another broker or cluster, and then start again
-    from bootstrap_servers (KIP-1242, Kafka 4.4). Ignored if metadata_recovery_strategy is 'none'.
-    Default: True.
+    """Let brokers refuse connections that were meant for another broker or cluster (KIP-1242, Kafka 4.4).
+    Ignored if metadata_recovery_strategy is 'none'. Default: True.
     """
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]

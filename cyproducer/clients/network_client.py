@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cyproducer import errors
+from cyproducer.base import fork_lock
 from cyproducer.base.clock import Clock, monotonic_ns, monotonic_s
 from cyproducer.base.greenlets import Event
 from cyproducer.base.log import Log
@@ -140,7 +141,6 @@ class NetworkClient:
             on_features=self._on_features,
             on_authenticated=self._on_authenticated,
             cluster_id=self._expected_cluster,
-            on_misrouted=self._metadata.note_misrouted,
             open_socket=open_socket,
             resolver=resolver,
             background=background,
@@ -169,7 +169,8 @@ class NetworkClient:
                 config, sender, idempotence, self._backoff, self._log_limit, rng, self._connector
             )
         else:
-            from cyproducer.clients import transaction_client
+            with fork_lock.import_lock:
+                from cyproducer.clients import transaction_client
 
             self._identity = self.transaction_client = transaction_client.TransactionClient(
                 config,
@@ -193,7 +194,8 @@ class NetworkClient:
         if config.enable_metrics_push and config.metrics_enabled:
             # Not on the sender's thread: after a fork during an import, no thread of the child would finish
             # importing the module.
-            from cyproducer.clients import telemetry_client
+            with fork_lock.import_lock:
+                from cyproducer.clients import telemetry_client
 
             self.telemetry = telemetry_client.TelemetryClient(config, sender, self._connector, rng)
         # The metadata response that is being processed, and topics to apply to the accumulator.

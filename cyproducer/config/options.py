@@ -361,8 +361,8 @@ class OptionTable:
     metadata_cluster_check_enable = Option(
         True,
         kind.boolean(),
-        "Let brokers refuse connections that were meant for another broker or cluster, and then start again "
-        "from bootstrap_servers (KIP-1242, Kafka 4.4). Ignored if metadata_recovery_strategy is 'none'",
+        "Let brokers refuse connections that were meant for another broker or cluster (KIP-1242, Kafka 4.4). "
+        "Ignored if metadata_recovery_strategy is 'none'",
     )
     client_dns_lookup = Option(
         "use_all_dns_ips",

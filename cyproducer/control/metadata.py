@@ -92,8 +92,6 @@ class ClusterMetadata:
         """
         self.bootstrap_addresses = tuple(bootstrap)
         self.cluster_id: str | None = None
-        # Why an address leads to another broker; None: none does, as far as is known.
-        self._misrouted: str | None = None
         self.controller_id: int | None = None
         self.last_error: LastError | None = None
         #: Why a full update is wanted early; None if none is wanted.
@@ -439,7 +437,7 @@ class ClusterMetadata:
     # Starting over
 
     def rebootstrap_reason(self, now_ms: float, all_unreachable: bool) -> str | None:
-        """Returns why to start over from the bootstrap addresses, or None (KIP-899, KIP-1102, KIP-1242).
+        """Returns why to start over from the bootstrap addresses, or None (KIP-899, KIP-1102).
 
         Args:
             all_unreachable: whether a connection attempt to every known broker has failed since it was last
@@ -447,18 +445,11 @@ class ClusterMetadata:
         """
         if not self._brokers or not self._may_rebootstrap:
             return None
-        if self._misrouted is not None:
-            return self._misrouted
         if all_unreachable:
             return f"all {len(self._brokers)} known brokers are unreachable"
         if now_ms - self._failing_since_ms >= self._rebootstrap_trigger_ms:
             return f"metadata updates have failed for {now_ms - self._failing_since_ms:.0f} ms"
         return None
-
-    def note_misrouted(self, reason: str) -> None:
-        """Notes that a broker's address leads to another broker (KIP-1242): all addresses may be wrong."""
-        if self._brokers:
-            self._misrouted = reason
 
     def rebootstrap(self) -> set[int]:
         """Forgets all brokers and makes a full update due at once. Keeps topics and epochs.
@@ -467,7 +458,6 @@ class ClusterMetadata:
             The nodes that were dropped.
         """
         forgotten = set(self._brokers)
-        self._misrouted = None
         self._brokers.clear()
         self._unlisted.clear()
         self._not_before_ms = -math.inf

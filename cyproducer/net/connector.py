@@ -64,9 +64,9 @@ SOFTWARE_NAME = "cyproducer"
 class Handshake:
     """The state of a connection's handshake."""
 
-    __slots__ = ("address", "authentication", "stage", "stages", "versions")
+    __slots__ = ("address", "authentication", "offered", "stage", "stages", "versions")
 
-    def __init__(self, address: Address, version: int) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
         #: None without SASL, and before the authentication begins.
         self.authentication: Authentication | None = None
@@ -76,11 +76,15 @@ class Handshake:
         self.stage: Stage | None = None
         #: API -> the version to use. After the handshake, APIs that the broker does not support are missing;
         #: so is ApiVersions if the broker's versions are assumed.
-        self.versions = {API_VERSIONS: version}
+        self.versions = {API_VERSIONS: FIRST_VERSION}
+        #: The highest version of ApiVersions that the broker offers; 0: unknown.
+        self.offered = 0
 
 
-WITHOUT_IDENTITY = 4
-"""The highest version of ApiVersions that does not say which broker this client expects (KIP-1242)."""
+FIRST_VERSION = 4
+"""The version of a connection's first ApiVersions request: brokers before 4.4 would refuse the next one."""
+WITH_IDENTITY = 5
+"""The version of ApiVersions that says which broker this client expects (KIP-1242)."""
 
 LARGE = 100_000
 """The size in bytes from which a metadata response is decoded on another thread: 2,000 partitions, 4 ms."""
@@ -100,7 +104,6 @@ class Connector:
         on_features: Callable[[ApiVersionsResponse, float], object] = lambda response, now_ms: None,
         on_authenticated: Callable[[], object] = lambda: None,
         cluster_id: Callable[[], str | None] = lambda: None,
-        on_misrouted: Callable[[str], object] = lambda reason: None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
         background: Background | None = None,
@@ -115,7 +118,6 @@ class Connector:
             on_features: called with each broker's ApiVersions response, and the time in milliseconds.
             on_authenticated: called when a broker has accepted this client's credentials.
             cluster_id: returns the id of the cluster whose brokers this client expects; None: not checked.
-            on_misrouted: called with the reason when an address has led to another broker.
             open_socket: creates a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
             background: for simulators.
@@ -135,9 +137,6 @@ class Connector:
             self._proxy_stage = proxy.ProxyStage
             self._proxy = parse_proxy(config.proxy)
         self._cluster_id = cluster_id
-        self._on_misrouted = on_misrouted
-        # The highest version of ApiVersions that the last broker has offered.
-        self._offered = 0
         # Responses that are being decoded on other threads.
         self._decoding: list[tuple[Task[Any], Connection, PendingRequest]] = []
         # Node id -> the pending call of ``broker_address``, and node id -> the address to connect to.
@@ -282,7 +281,7 @@ class Connector:
             self._on_failure(_placed(error, where, advice), now_ms)
             return
         connection = self._loop.open_connection(sock, node_id, where)
-        connection.handshake = Handshake(address, self._first_version(node_id))
+        connection.handshake = Handshake(address)
         self.connections[node_id, address] = connection
 
     def connection_for(
@@ -491,21 +490,10 @@ class Connector:
             self._log.error("connecting with the certificates read before: %s", self._reload.error)
         self._reload = None
 
-    def _first_version(self, node_id: int) -> int:
-        """Returns the version of the first ApiVersions request on a connection.
-
-        It states which broker this client expects only if another broker of the cluster supports that: a
-        broker before 4.4 would need a second request.
-        """
-        if node_id < 0 or self._cluster_id() is None:
-            return WITHOUT_IDENTITY
-        return max(WITHOUT_IDENTITY, min(self._offered, API_VERSIONS.highest))
-
     def _ask_versions(self, connection: Connection) -> None:
         version = connection.handshake.versions[API_VERSIONS]
         number = connection.next_correlation_id()
-        identity = (self._cluster_id(), connection.node_id) if version > WITHOUT_IDENTITY else (None, -1)
-        frame = encode_api_versions(version, number, self._config.client_id, *identity)
+        frame = encode_api_versions(version, number, self._config.client_id)
         self.request(connection, API_VERSIONS, version, number, frame, self._on_versions)
 
     def _on_versions(
@@ -516,22 +504,15 @@ class Connector:
         Raises:
             KafkaError: the response is an error, or there is no common version.
         """
-        if response.error_code in (ErrorCode.NO_ERROR, ErrorCode.UNSUPPORTED_VERSION):
-            # A refused version is answered with the supported ones (KIP-511), by old brokers with none.
-            self._offered = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
+        highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-            connection.handshake.versions[API_VERSIONS] = max(0, min(self._offered, version - 1))
+            # The response has version 0 and lists the supported versions (KIP-511); old brokers list none.
+            connection.handshake.versions[API_VERSIONS] = max(0, min(highest, version - 1))
             self._ask_versions(connection)
             return
-        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            self._on_misrouted(f"the address of node {connection.node_id} leads to another broker")
-            raise errors.RebootstrapRequiredError(
-                f"{connection.where} is not node {connection.node_id} of cluster {self._cluster_id()!r}, so "
-                "its name, a proxy or a load balancer leads elsewhere; if that is intended: "
-                "metadata_cluster_check_enable=False"
-            )
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
+        connection.handshake.offered = highest
         self._hand_over(connection, response.api_versions, now_ms)
         connection.handshake.versions[API_VERSIONS] = version
         self._on_features(response, now_ms)
@@ -549,7 +530,7 @@ class Connector:
                 PRODUCE.since,
             )
         if self._converse is None:
-            self._finish(connection, now_ms)
+            self._confirm(connection, now_ms)
             return
         for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             if api not in connection.handshake.versions:
@@ -628,7 +609,7 @@ class Connector:
             return
         self._loop.hold(connection, False)
         if not connection.ready:
-            self._finish(connection, now_ms)
+            self._confirm(connection, now_ms)
         self._on_authenticated()
         self._close_bootstrap(connection)
 
@@ -701,6 +682,39 @@ class Connector:
                 f"ago, and it still waits for {authentication.waits_for or 'the credentials'} for a new one"
             )
         return min(begin_ms, limit_ms)
+
+    def _confirm(self, connection: Connection, now_ms: float) -> None:
+        """Completes the handshake, if the broker is the one that this client expects (KIP-1242).
+
+        Only brokers since 4.4 check that, and only of authenticated clients.
+        """
+        cluster_id = self._cluster_id()
+        if connection.node_id < 0 or cluster_id is None or connection.handshake.offered < WITH_IDENTITY:
+            self._finish(connection, now_ms)
+            return
+        number = connection.next_correlation_id()
+        identity = cluster_id, connection.node_id
+        frame = encode_api_versions(WITH_IDENTITY, number, self._config.client_id, *identity)
+        answered = partial(self._on_confirmed, cluster_id)
+        self.request(connection, API_VERSIONS, WITH_IDENTITY, number, frame, answered)
+
+    def _on_confirmed(
+        self,
+        cluster_id: str,
+        connection: Connection,
+        version: int,
+        response: ApiVersionsResponse,
+        now_ms: float,
+    ) -> None:
+        """Handles a broker's answer to ``_confirm``. Raises KafkaError if it is another broker."""
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            raise errors.RebootstrapRequiredError(
+                f"{connection.where} is not node {connection.node_id} of cluster {cluster_id!r}: its name, a "
+                "proxy or a load balancer leads elsewhere; if that is intended: "
+                "metadata_cluster_check_enable=False"
+            )
+        self._finish(connection, now_ms)
+        self._close_bootstrap(connection)
 
     def _finish(self, connection: Connection, now_ms: float) -> None:
         """Completes the handshake: from now on, batches can be sent to the broker."""

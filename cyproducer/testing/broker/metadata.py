@@ -24,8 +24,9 @@ RESOURCES: Final = {GROUP: "group", ID: "transactional_id"}
 
 def api_versions(call: Call) -> Any:
     request, error = call.request, call.fault()
-    if request.cluster_id is not None:
-        # The client states which broker it expects, since version 5 (KIP-1242).
+    if request.cluster_id is not None and call.connection.principal is not None:
+        # The client states which broker it expects, since version 5 (KIP-1242). As in Kafka, that is not
+        # compared before the authentication.
         expected = request.cluster_id, request.node_id
         if expected != (call.cluster.cluster_id, call.node.id):
             error = error or ErrorCode.REBOOTSTRAP_REQUIRED
