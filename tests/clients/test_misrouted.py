@@ -60,8 +60,9 @@ LOGIN = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "alice", "sasl_plain_
 
 @pytest.mark.parametrize("sasl", [False, True])
 def test_no_record_goes_to_the_wrong_broker(sasl: bool, caplog: pytest.LogCaptureFixture) -> None:
-    users = {**SASL, "users": {"alice": "secret"}} if sasl else {}
-    with crossed("4.4", users, **({**SASL, **LOGIN} if sasl else {})) as (route, producer, requests):
+    broker: dict[str, Any] = {**SASL, "users": {"alice": "secret"}} if sasl else {}
+    login = {**SASL, **LOGIN} if sasl else {}
+    with crossed("4.4", broker, **login) as (route, producer, requests):
         futures = [producer.send("t", b"v", partition=partition) for partition in (0, 1)]
         until(lambda: handshakes(requests).count(("v5", "REBOOTSTRAP_REQUIRED")) >= 2, "two refusals")
         assert not any(" Produce " in line for line in requests)
@@ -77,8 +78,9 @@ def test_no_record_goes_to_the_wrong_broker(sasl: bool, caplog: pytest.LogCaptur
 
 
 def test_a_client_that_is_always_led_astray_connects_at_the_pace_of_its_backoff() -> None:
-    options = {"reconnect_backoff_ms": 400, "reconnect_backoff_max_ms": 400, "request_timeout_ms": 900}
-    with crossed("4.4", delivery_timeout_ms=1000, **options) as (route, producer, _):
+    backoff = {"reconnect_backoff_ms": 400, "reconnect_backoff_max_ms": 400}
+    options: dict[str, Any] = {"delivery_timeout_ms": 1000, "request_timeout_ms": 900, **backoff}
+    with crossed("4.4", **options) as (route, producer, _):
         future = producer.send("t", b"v", partition=0)
         with pytest.raises(DeliveryTimeoutError, match=r"is not node . of cluster"):
             future.get(PATIENCE_S)
