@@ -88,6 +88,19 @@ def test_a_client_that_is_always_led_astray_connects_at_the_pace_of_its_backoff(
         assert route.calls <= 8
 
 
+def test_bootstrap_servers_are_not_checked(caplog: pytest.LogCaptureFixture) -> None:
+    """They have no node id, and may be load balancers: a client that starts again takes whom it gets."""
+    with crossed("4.4", connections_max_idle_ms=100) as (route, producer, _):
+        route.crossed = False
+        assert producer.send("t", b"v", partition=0).get(PATIENCE_S).offset == 0
+        route.crossed = True
+        until(lambda: producer.metrics()["producer-metrics"]["connection-count"] == 0, "no connection")
+        future = producer.send("t", b"v", partition=0)
+        until(lambda: "starting over from bootstrap_servers" in caplog.text, "a new start")
+        route.crossed = False
+        assert future.get(PATIENCE_S).offset == 1
+
+
 @pytest.mark.parametrize(
     "options", [{"metadata_cluster_check_enable": False}, {"metadata_recovery_strategy": "none"}]
 )
