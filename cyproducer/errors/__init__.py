@@ -1,7 +1,8 @@
 """Every exception that cyproducer raises; import them from here.
 
-Owns the client's own errors and ``for_code``. ``errors.codes`` has the classes of the brokers' error codes,
-``errors.base`` the roots of the tree; both are re-exported here. All of it is thread-safe. Every error can be
+Owns the client's own errors and ``for_code``. ``errors.codes`` and ``errors.other_codes`` have the classes of
+the brokers' error codes, ``errors.base`` the roots of the tree; all are re-exported here, those of
+``other_codes`` once one of them is used. All of it is thread-safe. Every error can be
 pickled, with its arguments and attributes, and has the class attributes ``retriable`` and
 ``invalid_metadata``.
 
@@ -50,8 +51,11 @@ from cyproducer.errors.base import *
 from cyproducer.errors.codes import *
 
 if TYPE_CHECKING:
+    from cyproducer.errors.other_codes import *
     from cyproducer.futures.bulk_future import BulkMetadata
     from cyproducer.structs import FailedRows
+
+    kafka_errors: dict[int, type[BrokerResponseError]]
 
 CorruptRecordException = CorruptRecordError
 """kafka-python's original name for it, which still works there."""
@@ -266,12 +270,37 @@ def for_code(error_code: int) -> type[BrokerResponseError]:
 
     Thread-safe. Codes are int16, so the number of kept classes stays small.
     """
-    found = kafka_errors.get(error_code)
+    found = classes_by_code.get(error_code) or _with_other_codes().get(error_code)
     if found is None:
         made = type("UnrecognizedBrokerError", (UnrecognizedBrokerError,), {"errno": error_code})
         # Two threads may get here with the same code; both must return the same class.
-        found = kafka_errors.setdefault(error_code, made)
+        found = classes_by_code.setdefault(error_code, made)
     return found
+
+
+def _with_other_codes() -> dict[int, type[BrokerResponseError]]:
+    """Adds the classes of ``errors.other_codes`` to this module; returns error code -> class."""
+    import cyproducer.errors.other_codes as others
+
+    classes = {name: each for name, each in vars(others).items() if isinstance(each, type)}
+    globals().update(classes, kafka_errors=classes_by_code)
+    return classes_by_code
+
+
+if not TYPE_CHECKING:  # A type checker would take every name for one of this module's.
+
+    def __getattr__(name: str) -> Any:
+        # ``import *`` asks for __all__. There is none: then it takes all names that are there.
+        if name == "__all__" or not name.startswith("_"):
+            _with_other_codes()
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        _with_other_codes()
+        return list(globals())
 
 
 def _unrecognized(error_code: int, args: tuple[object, ...]) -> BrokerResponseError:

@@ -1,9 +1,9 @@
 """The roots of the exception tree, and the register of error codes.
 
 Owns the base classes of every other error, the text form of an error, and the map from a Kafka error code to
-its class. Does not own the codes (``errors.codes``) or the client's own errors (``errors``, the module to
-import from). Any thread may raise and catch them. The register is filled while ``errors.codes`` is imported,
-and only read afterwards.
+its class. Does not own the codes (``errors.codes``, ``errors.other_codes``) or the client's own errors
+(``errors``, the module to import from). Any thread may raise and catch them. The modules of the codes fill
+the register while they are imported; ``errors.for_code`` adds codes that this version does not know.
 
 Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
 """
@@ -135,12 +135,12 @@ class BrokerResponseError(KafkaError):
     def __init_subclass__(cls, code: ErrorCode | None = None) -> None:
         if code is None:
             return
-        if code in kafka_errors:
-            raise TypeError(f"error code {code} already belongs to {kafka_errors[code].__name__}")
+        if code in classes_by_code:
+            raise TypeError(f"error code {code} already belongs to {classes_by_code[code].__name__}")
         cls.errno = int(code)
         cls.message = code.name
         cls.__doc__ = cls.description
-        kafka_errors[cls.errno] = cls
+        classes_by_code[cls.errno] = cls
 
     def __str__(self) -> str:
         if self.args or not self.description:
@@ -152,4 +152,10 @@ class AuthorizationError(InvalidSetupError, BrokerResponseError):
     """The principal is not allowed to do this."""
 
 
-kafka_errors: dict[int, type[BrokerResponseError]] = {}
+classes_by_code: dict[int, type[BrokerResponseError]] = {}
+
+
+def adopt_late_classes() -> None:
+    """Gives classes that were made since other clients were imported their additional bases, too."""
+    for module in MODULES:
+        adopt(KafkaError, module)

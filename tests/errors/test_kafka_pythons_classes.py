@@ -28,7 +28,8 @@ def caught(error, by):
 first = made(ours.KafkaTimeoutError)
 assert caught(first, ours.KafkaTimeoutError)
 found = {{"before": caught(first, theirs.KafkaTimeoutError)}}
-for name, cls in sorted(vars(ours).items()):
+for name in dir(ours):
+    cls = getattr(ours, name)
     if inspect.isclass(cls) and issubclass(cls, ours.KafkaError) and (error := made(cls)) is not None:
         twin = getattr(theirs, name, None)
         if inspect.isclass(twin) and issubclass(twin, Exception):
@@ -60,6 +61,19 @@ def test_kafka_pythons_classes_catch_ours(imports: str) -> None:
     found = json.loads(done.stdout)
     assert len(found) > 250
     assert [name for name, caught in found.items() if not caught] == []
+
+
+def test_classes_that_are_imported_later_are_caught_too() -> None:
+    done = run_to_exit(
+        "import kafka.errors, sys, cyproducer\n"
+        "cyproducer.errors.KafkaTimeoutError('text')\n"
+        "print('cyproducer.errors.other_codes' in sys.modules)\n"
+        "try:\n"
+        "    raise cyproducer.errors.for_code(22)('text')\n"
+        "except kafka.errors.IllegalGenerationError as error:\n"
+        "    print(error)"
+    )
+    assert done.stdout.splitlines() == ["False", "[Error 22] IllegalGenerationError: text"], done.stderr
 
 
 def test_kafka_python_is_not_imported() -> None:

@@ -18,10 +18,11 @@ from cyproducer.errors import (
     RetriableError,
     UnrecognizedBrokerError,
     for_code,
+    other_codes,
 )
-from cyproducer.errors import base as error_base
 from cyproducer.errors import codes as error_codes
 from cyproducer.errors.error_code import ErrorCode
+from tests.programs import run_to_exit
 
 # Code, name of the code, retriable: the error table of the Kafka protocol guide, 4.1. The names of
 # 0, 6, 10, 17, 39 and -1 are kafka-python's, which kept the older ones.
@@ -111,7 +112,7 @@ def test_a_client_error_has_kafka_pythons_base_classes(name: str) -> None:
 
 def test_an_error_is_retriable_exactly_if_its_class_is() -> None:
     for cls in every_class():
-        if cls not in error_base.kafka_errors.values():
+        if cls not in errors.kafka_errors.values():
             assert cls.retriable is issubclass(cls, RetriableError), cls
             assert cls.invalid_metadata is issubclass(cls, InvalidMetadataError), cls
 
@@ -126,7 +127,7 @@ def test_there_is_one_class_for_each_code_of_the_protocol() -> None:
     assert len(set(classes)) == len(KNOWN_CODES)
     for code, cls in zip(KNOWN_CODES, classes, strict=True):
         assert cls.errno == code
-        assert getattr(error_codes, cls.__name__) is cls
+        assert cls.__module__ in {error_codes.__name__, other_codes.__name__}
         assert getattr(errors, cls.__name__) is cls
         assert cls.__doc__ == cls.description
         assert cls.description
@@ -267,3 +268,31 @@ def test_record_too_large_names_both_sizes_and_the_option() -> None:
 def test_commit_failed_has_a_default_reason() -> None:
     assert "another member" in str(errors.CommitFailedError())
     assert str(errors.CommitFailedError("late")) == "CommitFailedError: late"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from cyproducer import errors; print(errors.IllegalGenerationError.errno)",
+        "from cyproducer.errors import IllegalGenerationError; print(IllegalGenerationError.errno)",
+        "from cyproducer.errors import *; print(IllegalGenerationError.errno)",
+        "from cyproducer import errors; print(errors.for_code(22).errno)",
+        "from cyproducer import errors; print(errors.kafka_errors[22].errno)",
+        "from cyproducer import errors; print(22 if 'IllegalGenerationError' in dir(errors) else 0)",
+        "import cyproducer, pickle; print(pickle.loads(PICKLED).errno)",
+    ],
+    ids=["attribute", "import", "star", "code", "register", "dir", "pickle"],
+)
+def test_errors_that_producers_do_not_get_are_imported_when_they_are_used(program: str) -> None:
+    pickled = repr(pickle.dumps(errors.IllegalGenerationError("text")))
+    done = run_to_exit(
+        "import sys, cyproducer; before = 'cyproducer.errors.other_codes' in sys.modules\n"
+        + program.replace("PICKLED", pickled)
+        + "\nprint(before)"
+    )
+    assert done.stdout.splitlines() == ["22", "False"], done.stderr
+
+
+def test_a_name_that_no_error_has_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'cyproducer\.errors' has no attribute 'NoSuchError'"):
+        errors.NoSuchError  # type: ignore[attr-defined]  # noqa: B018

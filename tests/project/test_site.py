@@ -154,7 +154,7 @@ def test_every_error_is_in_the_reference(made: list[str]) -> None:
     from cyproducer import errors
 
     # Tests before this one may have met codes that nobody knows.
-    ours = {code: e for code, e in errors.kafka_errors.items() if e.__module__ == errors.codes.__name__}
+    ours = {code: e for code, e in errors.kafka_errors.items() if e.__module__.endswith("codes")}
     rows = re.findall(r"^\| (-?\d+) \| `(\w+)`", made[2], re.MULTILINE)
     assert {int(code): name for code, name in rows} == {code: e.__name__ for code, e in ours.items()}
     assert {"KafkaError", "BulkSendError", "RecordTooLargeError"} <= set(made[3])

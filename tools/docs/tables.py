@@ -106,12 +106,13 @@ def codes_table() -> str:
 def own_errors() -> list[str]:
     """The names of the errors that are not those of error codes, as their module defines them."""
     errors = module("errors")
+    of_codes = set(errors.kafka_errors.values())
     return [
         name
         for name, value in vars(errors).items()
         if isinstance(value, type)
         and issubclass(value, Exception)
         and name == value.__name__
-        and value not in errors.kafka_errors.values()
+        and value not in of_codes
         and value.__module__.startswith(errors.__name__)
     ]
