@@ -9,6 +9,9 @@ from cyproducer.accumulator.structures cimport Accumulator, Batch
 ctypedef void (*WakeFunction)(void* context) noexcept nogil
 
 
+cdef void free_spares(Batch* b) noexcept nogil
+
+
 cdef class Incomplete:
     cdef Accumulator c
     cdef readonly BufferPool pool

@@ -45,7 +45,9 @@ cdef class BufferPool:
     cdef bint _end_wait(self, Waiter* me, int64_t began, bint interrupted) noexcept
     cdef void unreserve(self, int64_t size) noexcept nogil
     cdef void make_room(self) noexcept nogil
+    cdef uint8_t* obtain(self, int64_t size, bint* reserved) noexcept nogil
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil
+    cdef FreeBuffer* _pop(self, int64_t size) noexcept nogil
     cdef void take_back(self, uint8_t* data, int64_t size) noexcept nogil
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
     cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil

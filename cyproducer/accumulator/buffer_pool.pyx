@@ -37,6 +37,7 @@ from cyproducer.base.sync cimport (
     cyp_note32,
     cyp_peek32,
     cyp_peek64,
+    cyp_prefetch,
     pthread_cond_destroy,
     pthread_cond_signal,
     pthread_mutex_destroy,
@@ -65,6 +66,7 @@ cdef extern from *:
     void cyp_return_memory() nogil
 
 cdef enum:
+    CACHE_LINE = 64
     SMALL = 8192
     MOST_CACHED_SMALL = 1 << 20
 
@@ -299,23 +301,44 @@ cdef class BufferPool:
         self._trim()
         pthread_mutex_unlock(&self.lock)
 
-    cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
-        """Allocates a buffer of ``size`` bytes, which the caller has reserved; NULL if malloc fails."""
-        cdef int k = size_class(size)
+    cdef uint8_t* obtain(self, int64_t size, bint* reserved) noexcept nogil:
+        """``try_reserve`` and ``allocate`` under one hold of the lock; sets ``reserved``."""
         cdef FreeBuffer* item = NULL
         pthread_mutex_lock(&self.lock)
+        reserved[0] = self.first_waiter == NULL and self.in_use + size <= self.total_bytes
+        if reserved[0]:
+            cyp_change64(&self.in_use, size)
+            if self.in_use > self.recent:
+                self.recent = self.in_use
+            item = self._pop(size)
+        pthread_mutex_unlock(&self.lock)
+        return <uint8_t*>malloc(size) if item == NULL and reserved[0] else <uint8_t*>item
+
+    cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
+        """Allocates a buffer of ``size`` bytes, which the caller has reserved; NULL if malloc fails."""
+        cdef FreeBuffer* item
+        pthread_mutex_lock(&self.lock)
+        item = self._pop(size)
+        pthread_mutex_unlock(&self.lock)
+        return <uint8_t*>malloc(size) if item == NULL else <uint8_t*>item
+
+    cdef FreeBuffer* _pop(self, int64_t size) noexcept nogil:
+        """A buffer of ``size`` bytes, which are reserved, from a free list, or NULL. The lock is held."""
+        cdef int k = size_class(size)
+        cdef FreeBuffer* item = NULL
         if k >= 0 and (<int64_t>1 << (MIN_SHIFT + k)) == size:
             item = self.free_lists[k]
         if item != NULL:
             self.free_lists[k] = item.next
             self.cached -= size
+            # For the next batch: the thread that released this buffer has used it last.
+            cyp_prefetch(item.next)
+            cyp_prefetch(<char*>item.next + CACHE_LINE)
+            cyp_prefetch(<char*>item.next + 2 * CACHE_LINE)
         else:
             # The reservation counted cached buffers as available. Free them if they exceed the budget now.
             self._trim()
-        pthread_mutex_unlock(&self.lock)
-        if item != NULL:
-            return <uint8_t*>item
-        return <uint8_t*>malloc(size)
+        return item
 
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil:
         """Takes back a buffer of ``size`` bytes and its reservation."""

@@ -6,29 +6,34 @@ that determines them (``control/metadata``). Runs under the accumulator's lock, 
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from cyproducer.futures.delivery cimport delivery_unref
 from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
-from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
+from cyproducer.accumulator.structures cimport CACHE_LINE, GATE_OPEN, NODE_BUCKETS
 from cyproducer.base.greenlets cimport broadcast
 from cyproducer.base.sync cimport cyp_note32, cyp_store_pointer, pthread_mutex_lock, pthread_mutex_unlock
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void** memory, size_t alignment, size_t size)
 
 
 cdef class TopicInfo:
     """Owns a topic's C structure and keeps it alive. Only the accumulator creates it."""
 
     def __dealloc__(self):
-        cdef int32_t i
+        cdef void* block
         cdef Parked* k
         while self.c.first_parked != NULL:
             k = self.c.first_parked
             self.c.first_parked = k.next
             delivery_unref(k.delivery)
             free(k)
-        for i in range(self.c.partition_room):
-            free(self.c.partitions[i])
+        while self.c.blocks != NULL:
+            block = self.c.blocks
+            self.c.blocks = (<void**>block)[0]
+            free(block)
         free_arrays(self.c.partitions)
         free(self.c.available)
         meter_free(&self.c.meter)
@@ -115,6 +120,9 @@ cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
     """
     cdef void** grown
     cdef int32_t* available
+    cdef void* block
+    cdef Partition* p
+    cdef int64_t size
     cdef int32_t i
     if count <= t.partition_room:
         return 0
@@ -129,13 +137,19 @@ cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
     if available == NULL:
         return -1
     t.available = available
+    size = CACHE_LINE + sizeof(Partition) * <int64_t>(count - t.partition_room)
+    if posix_memalign(&block, CACHE_LINE, size):
+        return -1
+    memset(block, 0, size)
+    (<void**>block)[0] = t.blocks
+    t.blocks = block
+    p = <Partition*>(<char*>block + CACHE_LINE)
     for i in range(t.partition_room, count):
-        t.partitions[i] = <Partition*>calloc(1, sizeof(Partition))
-        if t.partitions[i] == NULL:
-            return -1
-        t.partitions[i].index = i
-        t.partitions[i].topic = t
-        t.partition_room = i + 1
+        p.index = i
+        p.topic = t
+        t.partitions[i] = p
+        p += 1
+    t.partition_room = count
     return 0
 
 

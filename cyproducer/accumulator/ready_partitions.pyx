@@ -29,7 +29,8 @@ the flow up to FULL_FLOW: a slower stream would gather too few records to be wor
 
 Batches of many partitions are created at different times. Without coordination, each would end its linger at
 a different time, and each would need its own request and wake-up of the sender. So when one batch has
-lingered, batches in the last quarter of their linger are sent with it.
+lingered, batches in the last quarter of their linger are sent with it, and all batches if they linger because
+records stream: that is for fewer requests, while linger_ms asks for larger batches.
 """
 
 from libc.stdint cimport int16_t, uint32_t
@@ -64,6 +65,8 @@ from cyproducer.accumulator.structures cimport (
     STANDING_BY,
     PartitionList,
     TopicSettings,
+    prefetch_batch,
+    prefetch_partition,
 )
 
 
@@ -92,6 +95,18 @@ cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
     if p.membership == JOINING:
         return &a.joining
     return &p.node.sendable
+
+
+cdef inline void look_ahead(const Partition* p) noexcept nogil:
+    """Prefetches what a walk along a list needs after ``p``: partitions, and the batches of the nearer ones.
+
+    Another thread has written most of it, so it is in no cache of this thread's core. Following ``next``
+    would wait for one partition after the other; ``skip`` leads to one that is needed later.
+    """
+    cdef const Partition* following = p.next
+    prefetch_partition(p.skip)
+    if following != NULL and following.next != NULL:
+        prefetch_batch(following.next.first)
 
 
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
@@ -135,6 +150,9 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
         p.next.prev = p
     else:
         members.last = p
+        # Its predecessors have just joined: they are in the cache.
+        if members.count >= 4:
+            before.prev.prev.prev.skip = p
     members.count += 1
 
 
@@ -241,10 +259,13 @@ cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
         if p.first.created_ns > until:
             continue
         until += linger_of(a, s) // LINGER_PARTS
-        while s.lingering.first != NULL and s.lingering.first.first.created_ns <= until:
+        while s.lingering.first != NULL:
             p = s.lingering.first
+            if s.linger_ns > 0 and p.first.created_ns > until:
+                break
+            look_ahead(p)
             withdraw(a, p)
-            join(a, p, SENDABLE if s.linger_ns > 0 else GATHERING)
+            join(a, p, SENDABLE if s.linger_ns > 0 or p.mark <= p.node.answered else GATHERING)
 
 
 cdef int64_t first_linger_end(const Accumulator* a) noexcept nogil:
@@ -263,6 +284,7 @@ cdef void promote(Accumulator* a, Node* n) noexcept nogil:
     cdef Partition* p
     while n.gathering.first != NULL and n.gathering.first.mark <= n.answered:
         p = n.gathering.first
+        look_ahead(p)
         withdraw(a, p)
         join(a, p, SENDABLE)
 
@@ -402,6 +424,7 @@ cdef int32_t drain(
     following = n.sendable.first
     while following != NULL and count < room:
         p = following
+        look_ahead(p)
         following = p.next
         b = p.first
         s = p.topic.settings

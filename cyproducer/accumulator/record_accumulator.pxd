@@ -25,6 +25,8 @@ cdef struct Appended:
     Delivery* delivery    # a reference for the caller's future
     int32_t index         # the record's index in the batch
     int64_t timestamp_ms  # the record's timestamp
+    int32_t partitions    # 0, or the number of partitions that `chosen` is one of
+    int32_t chosen        # the partition that the record's key belongs to; -1: it has none
     int64_t need          # NEED_MEMORY: bytes to reserve
     Batch* sealing        # NULL, or a batch that the caller must pass to seal()
     bint wake             # whether the caller must wake the sender
@@ -79,7 +81,9 @@ cdef class RecordAccumulator(Incomplete):
     cdef int _append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil
-    cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
+    cdef Batch* _new_batch(
+        self, Partition* p, uint8_t* data, int64_t capacity, int64_t least, int64_t now
+    ) noexcept nogil
     cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil

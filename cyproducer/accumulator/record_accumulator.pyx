@@ -13,14 +13,14 @@ sending, waiting or acquiring the GIL.
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cimport cython
 
 from cyproducer.accumulator.buffer_pool cimport BufferPool, buffer_capacity
 from cyproducer.base.clock cimport Clock
 from cyproducer.futures.completion cimport CompletionQueue
-from cyproducer.futures.delivery cimport delivery_new
+from cyproducer.futures.delivery cimport Delivery, delivery_new, delivery_renew
 from cyproducer.base.meters cimport (
     BATCH_BYTES,
     BATCHES_SENT,
@@ -52,9 +52,11 @@ from cyproducer.accumulator.ready_partitions cimport (
     stop_appends,
 )
 from cyproducer.accumulator.batch_limit cimport probe
+from cyproducer.accumulator.batch_outcomes cimport free_spares
 from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
 from cyproducer.accumulator.structures cimport (
+    CACHE_LINE,
     OPEN,
     SEALED,
     SEALING,
@@ -63,9 +65,12 @@ from cyproducer.accumulator.structures cimport (
     Parked,
     Topic,
     TopicSettings,
+    prefetch_batch,
+    prefetch_partition,
 )
 from cyproducer.base.sync cimport (
     cyp_add_roughly64,
+    cyp_change32,
     cyp_change64,
     cyp_cond_init,
     cyp_load32,
@@ -75,6 +80,7 @@ from cyproducer.base.sync cimport (
     cyp_mutex_init,
     cyp_peek32,
     cyp_peek64,
+    cyp_prefetch,
     cyp_spin_lock,
     cyp_spin_unlock,
     cyp_store32,
@@ -254,6 +260,7 @@ cdef class RecordAccumulator(Incomplete):
             newer = b.newer
             self._free(b)
             b = newer
+        free_spares(self.c.spare)
         while n != NULL:
             following = n.next
             meter_free(&n.meter)
@@ -314,6 +321,7 @@ cdef class RecordAccumulator(Incomplete):
         cdef int result
         out.sealing = NULL
         out.wake = False
+        out.partitions = 0
         if not force and self._append_open(t, partition, r, out):
             return APPENDED
         # A thread that sends one record holds the GIL: bulk calls give way to it.
@@ -354,6 +362,8 @@ cdef class RecordAccumulator(Incomplete):
             return False
         if partition < 0:
             partition = partition_of(t.key_hash, r.key, r.key_size, count)
+            out.chosen = partition
+            out.partitions = count
             if partition < 0:
                 partition = cyp_peek32(&t.sticky)
                 keyless = True
@@ -362,6 +372,7 @@ cdef class RecordAccumulator(Incomplete):
         if partition >= count:
             return False
         p = (<Partition**>cyp_load_pointer(<void**>&t.partitions))[partition]
+        prefetch_partition(p)
         if cyp_load_pointer(<void**>&p.open) == NULL:
             return False
         if keyless and cyp_load_pointer(<void**>&p.node) == NULL:
@@ -394,11 +405,15 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t capacity
         cdef int64_t hint
         cdef int64_t least
+        cdef uint8_t* data
+        cdef bint reserved = False
         cdef int64_t timestamp = r.timestamp_ms
         # Any other choice of a partition needs the accumulator's lock.
         cdef bint alone = not force
         if partition < 0:
-            partition = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
+            partition = out.chosen
+            if out.partitions != t.partition_count:
+                partition = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
             if partition < 0:
                 partition = keyless_partition(a, self.clock, t)
                 cyp_add_roughly64(&t.sticky_bytes, bound - USUAL_SLACK)
@@ -434,18 +449,24 @@ cdef class RecordAccumulator(Incomplete):
             if grant[0] >= least:
                 capacity = grant[0]
                 grant[0] = 0
+                data = self.pool.allocate(capacity)
             elif force:
                 capacity = least
                 self.pool.reserve_now(capacity)
+                data = self.pool.allocate(capacity)
             else:
                 capacity = self._first_capacity(p, least, FIRST_CAPACITY)
-                if not self.pool.try_reserve(capacity):
+                data = self.pool.obtain(capacity, &reserved)
+                if not reserved:
                     hurry(a)
                     out.wake = True
                     out.need = self._first_capacity(p, least, LEAST_WAIT)
                     return NEED_MEMORY
-            b = self._new_batch(p, capacity, bound + BATCH_HEADER, self.clock.now_ns())
+            b = NULL
+            if data != NULL:
+                b = self._new_batch(p, data, capacity, bound + BATCH_HEADER, self.clock.now_ns())
             if b == NULL:
+                free(data)
                 self.pool.unreserve(capacity)
                 return OUT_OF_MEMORY
             if timestamp < 0:
@@ -468,25 +489,40 @@ cdef class RecordAccumulator(Incomplete):
         return APPENDED
 
     cdef Batch* _new_batch(
-        self, Partition* p, int64_t capacity, int64_t least, int64_t now
+        self, Partition* p, uint8_t* data, int64_t capacity, int64_t least, int64_t now
     ) noexcept nogil:
         """Creates an open batch and adds it to the incomplete batches; NULL if malloc fails.
 
-        The caller has reserved ``capacity`` bytes. The batch takes at least ``least`` bytes, however small
-        ``batch_size`` is.
+        ``data`` is its buffer of ``capacity`` bytes, reserved in the pool. The batch takes at least ``least``
+        bytes, however small ``batch_size`` is.
         """
         cdef Accumulator* a = &self.c
         cdef int64_t limit
-        cdef Batch* b = <Batch*>calloc(1, sizeof(Batch))
-        if b == NULL:
-            return NULL
-        b.delivery = delivery_new(p.index, a.completions)
-        b.data = self.pool.allocate(capacity)
-        if b.delivery == NULL or b.data == NULL:
-            free(b.delivery)
-            free(b.data)
+        cdef Delivery* delivery = NULL
+        cdef Batch* b = a.spare
+        if b != NULL:
+            a.spare = b.next
+            cyp_change32(&a.spares, -1)
+            delivery = b.delivery
+            # The sender has used these last. They are fetched for the next records.
+            if b.next != NULL:
+                cyp_prefetch(b.next.delivery)
+                cyp_prefetch(<char*>b.next.delivery + CACHE_LINE)
+                prefetch_batch(b.next.next)
+        else:
+            b = <Batch*>malloc(sizeof(Batch))
+            if b == NULL:
+                return NULL
+        memset(b, 0, sizeof(Batch))
+        if delivery != NULL:
+            delivery_renew(delivery, p.index, a.completions)
+        else:
+            delivery = delivery_new(p.index, a.completions)
+        if delivery == NULL:
             free(b)
             return NULL
+        b.delivery = delivery
+        b.data = data
         b.delivery.refs = MOST_HELD
         b.held = MOST_HELD
         b.partition = p

@@ -66,6 +66,9 @@ static inline void cyp_note8(int8_t *p, int8_t v) { __atomic_store_n(p, v, __ATO
  * it at once, one of the changes is lost. */
 static inline void cyp_add_roughly64(int64_t *p, int64_t by) { cyp_note64(p, cyp_peek64(p) + by); }
 
+/* Fetches the cache line of an address, which may be any, NULL too, before it is read or written. */
+static inline void cyp_prefetch(const void *p) { __builtin_prefetch(p, 1); }
+
 /* A pointer that one thread publishes, with everything that it points to, for threads that take no lock. */
 static inline void *cyp_load_pointer(void *const *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static inline void cyp_store_pointer(void **p, void *v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }

@@ -24,7 +24,8 @@ from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 cimport cython
 
@@ -103,14 +104,20 @@ renew_lock()
 
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil:
     """A pending delivery with one reference, the batch's; NULL if there is no memory."""
-    cdef Delivery* d = <Delivery*>calloc(1, sizeof(Delivery))
+    cdef Delivery* d = <Delivery*>malloc(sizeof(Delivery))
     if d != NULL:
-        d.refs = 1
-        d.partition = partition
-        d.base_offset = -1
-        d.log_append_ms = -1
-        d.queue = queue
+        delivery_renew(d, partition, queue)
     return d
+
+
+cdef void delivery_renew(Delivery* d, int32_t partition, CompletionList* queue) noexcept nogil:
+    """Makes ``d``, to which no reference is left (``delivery_spent``), what ``delivery_new`` returns."""
+    memset(d, 0, sizeof(Delivery))
+    d.refs = 1
+    d.partition = partition
+    d.base_offset = -1
+    d.log_append_ms = -1
+    d.queue = queue
 
 
 cdef void delivery_ref(Delivery* d) noexcept nogil:
@@ -124,9 +131,25 @@ cdef void delivery_unref(Delivery* d) noexcept nogil:
 
 cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
     """Drops references; the last one frees the delivery. Hold no lock: dropping the error needs the GIL."""
-    cdef int32_t i
+    if cyp_add32(&d.refs, -count) == 0:
+        delivery_free(d)
+
+
+cdef bint delivery_spent(Delivery* d, int32_t count) noexcept nogil:
+    """Drops references; returns whether none is left and the caller owns the memory: see ``delivery_renew``.
+
+    Hold no lock: a delivery that has an error is freed as in ``delivery_release``, and False is returned.
+    """
     if cyp_add32(&d.refs, -count) != 0:
-        return
+        return False
+    if d.error == NULL and d.forward == NULL and d.announcements == NULL:
+        return True
+    delivery_free(d)
+    return False
+
+
+cdef void delivery_free(Delivery* d) noexcept nogil:
+    cdef int32_t i
     if d.error != NULL:
         with gil:
             Py_DECREF(<object>d.error)

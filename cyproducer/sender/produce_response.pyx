@@ -12,8 +12,15 @@ not need it before.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from cyproducer.accumulator.structures cimport GATE_OPEN, Batch, Partition
-from cyproducer.base.sync cimport cyp_change32, cyp_load32, cyp_note8, cyp_peek64
+from cyproducer.accumulator.structures cimport (
+    AHEAD,
+    GATE_OPEN,
+    Batch,
+    Partition,
+    prefetch_batch,
+    prefetch_partition,
+)
+from cyproducer.base.sync cimport cyp_change32, cyp_load32, cyp_note8, cyp_peek64, cyp_prefetch
 from cyproducer.sender.batch_errors cimport batch_failed, batch_progress, give_up_request, topic_name
 from cyproducer.net.connection cimport Connection
 from cyproducer.net.connection_errors cimport unmatched, wrong_length
@@ -234,6 +241,13 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
     cdef int32_t count = 0
     cdef int32_t i
     for i in range(r.count):
+        if i + 2 * AHEAD < r.count:
+            prefetch_batch(r.batches[i + 2 * AHEAD])
+        if i + AHEAD < r.count:
+            b = r.batches[i + AHEAD]
+            prefetch_partition(b.partition)
+            cyp_prefetch(b.delivery)
+            cyp_prefetch(b.data)
         o = &sender.outcomes[i]
         if o.error_code != 0:
             continue

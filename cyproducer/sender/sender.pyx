@@ -48,6 +48,7 @@ from cyproducer.accumulator.ready_partitions cimport (
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.accumulator.sequences cimport forget_gap, refresh_all, set_identity
 from cyproducer.accumulator.structures cimport (
+    AHEAD,
     ASLEEP,
     AWAKE,
     GATE_OPEN,
@@ -59,6 +60,7 @@ from cyproducer.accumulator.structures cimport (
     Node,
     Partition,
     Topic,
+    prefetch_records,
 )
 from cyproducer.accumulator.partition_table cimport TopicInfo, make_node
 from cyproducer.base.clock cimport Clock, duration_of
@@ -417,6 +419,8 @@ cdef class Sender:
             if count == 0:
                 break
             for i in range(count):
+                if i + AHEAD < count:
+                    prefetch_records(self.drained[i + AHEAD])
                 b = self.drained[i]
                 if b.state == SEALING:
                     self.accumulator.compress(b)

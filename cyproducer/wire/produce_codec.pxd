@@ -1,6 +1,6 @@
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
-from cyproducer.accumulator.structures cimport Batch
+from cyproducer.accumulator.structures cimport Batch, Partition
 
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
@@ -32,7 +32,8 @@ cdef struct Request:
     int64_t size                  # total bytes
     int64_t unwritten             # how many of these are not written yet
     Batch** batches               # sorted by topic, then partition; the array and the batches are owned
-    uint8_t* ids                  # version 13: each batch's topic id as sent; same allocation as `batches`
+    uint64_t* keys                # what `batches` are sorted by; same allocation, and so the next
+    uint8_t* ids                  # version 13: each batch's topic id as sent
     int32_t count
 
 # A response's result for one batch.
@@ -54,6 +55,7 @@ cdef struct Endpoints:
     const uint8_t* data           # points into the response; NULL if the response has none
     int64_t size
 
+cdef uint64_t key_of(const Partition* p) noexcept nogil
 cdef Request* encode_produce(
     const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
 ) noexcept nogil

@@ -10,7 +10,7 @@ Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KI
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
 """
 
-from libc.stdint cimport INT64_MAX
+from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
@@ -37,12 +37,51 @@ cdef int TOPIC_IDS = PRODUCE_BY_TOPIC_ID
 cdef int CLIENT_THROTTLES = PRODUCE.client_throttles
 
 
-cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:
-    cdef const Batch* a = (<Batch**>left)[0]
-    cdef const Batch* b = (<Batch**>right)[0]
-    if a.partition.topic != b.partition.topic:
-        return -1 if a.partition.topic.number < b.partition.topic.number else 1
-    return -1 if a.partition.index < b.partition.index else 1
+# A batch and the key that it is sorted by, next to each other: a request may have batches of a thousand
+# partitions, and a comparison should read none of these.
+cdef struct Sorted:
+    uint64_t key
+    Batch* batch
+
+
+cdef uint64_t key_of(const Partition* p) noexcept nogil:
+    """What the batches of a request are sorted by: first the topic, then the partition."""
+    return <uint64_t>p.topic.number << 32 | <uint32_t>p.index
+
+
+cdef inline bint same_topic(uint64_t a, uint64_t b) noexcept nogil:
+    return a >> 32 == b >> 32
+
+
+cdef int by_key(const void* left, const void* right) noexcept nogil:
+    cdef uint64_t a = (<const Sorted*>left).key
+    cdef uint64_t b = (<const Sorted*>right).key
+    return -1 if a < b else 1
+
+
+cdef bint sort_batches(Request* r) noexcept nogil:
+    """Sorts the batches of a request, and sets ``keys``; returns False without memory."""
+    cdef Sorted* items
+    cdef int32_t i
+    cdef bint sorted = True
+    for i in range(r.count):
+        r.keys[i] = key_of(r.batches[i].partition)
+        sorted = sorted and (i == 0 or r.keys[i - 1] < r.keys[i])
+    # Programs that go through their partitions in order have sorted them already.
+    if sorted:
+        return True
+    items = <Sorted*>malloc(sizeof(Sorted) * r.count)
+    if items == NULL:
+        return False
+    for i in range(r.count):
+        items[i].key = r.keys[i]
+        items[i].batch = r.batches[i]
+    qsort(items, r.count, sizeof(Sorted), by_key)
+    for i in range(r.count):
+        r.keys[i] = items[i].key
+        r.batches[i] = items[i].batch
+    free(items)
+    return True
 
 
 cdef inline uint8_t* put_count(uint8_t* p, int64_t count, bint flexible) noexcept nogil:
@@ -79,10 +118,9 @@ cdef Request* encode_produce(
 ) noexcept nogil:
     """Encodes the request for these batches, whose headers are already written; NULL if out of memory.
 
-    Takes ownership of the batches, but not of the array, which it sorts. There is at least one batch, and
-    their topics have the same acks. ``version`` is the highest version
-    to use: if a topic's id is unknown, because its metadata came from a broker without Metadata v10, the
-    request uses topic names and at most v12.
+    Takes ownership of the batches, but not of the array. There is at least one batch, and their topics have
+    the same acks. ``version`` is the highest version to use: if a topic's id is unknown, because its metadata
+    came from a broker without Metadata v10, the request uses topic names and at most v12.
     """
     cdef bint flexible = version >= FLEXIBLE
     cdef Request* r = <Request*>calloc(1, sizeof(Request))
@@ -95,36 +133,36 @@ cdef Request* encode_produce(
     cdef uint8_t* slice_start
     if r == NULL:
         return NULL
-    for i in range(1, count):
-        # Programs that go through their partitions in order have sorted them already.
-        if by_topic_and_partition(&batches[i - 1], &batches[i]) > 0:
-            qsort(batches, count, sizeof(Batch*), by_topic_and_partition)
-            break
+    r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
+    r.batches = <Batch**>malloc((sizeof(Batch*) + sizeof(uint64_t) + ID_SIZE) * count)
+    if r.parts == NULL or r.batches == NULL:
+        free_request(r)
+        return NULL
+    memcpy(r.batches, batches, sizeof(Batch*) * count)
+    r.keys = <uint64_t*>(r.batches + count)
+    r.ids = <uint8_t*>(r.keys + count)
+    r.count = count
+    r.acks = batches[0].partition.topic.settings.acks
+    r.correlation_id = correlation_id
+    if not sort_batches(r):
+        free_request(r)
+        return NULL
     for i in range(count):
-        t = batches[i].partition.topic
-        if i == 0 or batches[i - 1].partition.topic != t:
+        if i == 0 or not same_topic(r.keys[i - 1], r.keys[i]):
+            t = r.batches[i].partition.topic
             topics += 1
             room += PER_TOPIC + t.name_size
             if version >= TOPIC_IDS and not has_id(t):
                 version = TOPIC_IDS - 1
-        room += PER_BATCH
-    r.frame = <uint8_t*>malloc(room)
-    r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
-    r.batches = <Batch**>malloc((sizeof(Batch*) + (ID_SIZE if version >= TOPIC_IDS else 0)) * count)
-    if r.frame == NULL or r.parts == NULL or r.batches == NULL:
-        free_request(r)
-        return NULL
-    memcpy(r.batches, batches, sizeof(Batch*) * count)
-    r.count = count
-    r.acks = batches[0].partition.topic.settings.acks
-    r.version = version
-    r.correlation_id = correlation_id
-    if version >= TOPIC_IDS:
         # The response has the ids of the request. If a topic is recreated in the meantime, its id has changed
         # by the time the response arrives.
-        r.ids = <uint8_t*>(r.batches + count)
-        for i in range(count):
-            memcpy(r.ids + i * ID_SIZE, batches[i].partition.topic.id, ID_SIZE)
+        memcpy(r.ids + i * ID_SIZE, t.id, ID_SIZE)
+        room += PER_BATCH
+    r.version = version
+    r.frame = <uint8_t*>malloc(room)
+    if r.frame == NULL:
+        free_request(r)
+        return NULL
     p = r.frame + 4
     put_u16(p, 0)   # Produce
     put_u16(p + 2, version)
@@ -139,8 +177,8 @@ cdef Request* encode_produce(
     p = put_count(p + 6, topics, flexible)
     slice_start = r.frame
     for i in range(count):
-        t = batches[i].partition.topic
-        if i == 0 or batches[i - 1].partition.topic != t:
+        if i == 0 or not same_topic(r.keys[i - 1], r.keys[i]):
+            t = r.batches[i].partition.topic
             if i > 0 and flexible:
                 p[0] = 0   # the previous topic's tags
                 p += 1
@@ -150,13 +188,13 @@ cdef Request* encode_produce(
             else:
                 p = put_text(p, t.name, t.name_size, flexible)
             in_topic = 1
-            while i + in_topic < count and batches[i + in_topic].partition.topic == t:
+            while i + in_topic < count and same_topic(r.keys[i], r.keys[i + in_topic]):
                 in_topic += 1
             p = put_count(p, in_topic, flexible)
-        put_u32(p, batches[i].partition.index)
-        p = put_count(p + 4, batches[i].size, flexible)
+        put_u32(p, <uint32_t>r.keys[i])
+        p = put_count(p + 4, r.batches[i].size, flexible)
         add_part(r, slice_start, p - slice_start)
-        add_part(r, batches[i].data, batches[i].size)
+        add_part(r, r.batches[i].data, r.batches[i].size)
         slice_start = p
         if flexible:
             p[0] = 0   # the partition's tags
@@ -385,15 +423,15 @@ cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int
     """
     cdef int32_t i = hint if hint < r.count else 0
     cdef int32_t left = r.count
-    cdef const Topic* t
+    cdef uint64_t key
     while left > 0:
-        t = r.batches[i].partition.topic
+        key = r.keys[i]
         if is_topic(r, i, name, size):
             # The hint may lie inside the topic's batches.
-            while i > 0 and r.batches[i - 1].partition.topic == t:
+            while i > 0 and same_topic(r.keys[i - 1], key):
                 i -= 1
             return i
-        while left > 0 and r.batches[i].partition.topic == t:
+        while left > 0 and same_topic(r.keys[i], key):
             left -= 1
             i += 1
             if i == r.count:
@@ -404,22 +442,19 @@ cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int
 
 cdef int32_t find_partition(const Request* r, int32_t start, int32_t index, int32_t hint) noexcept nogil:
     """Returns the index of a partition's batch in the topic that begins at ``start``; -1 if there is none."""
-    cdef const Topic* t = r.batches[start].partition.topic
+    cdef uint64_t key = r.keys[start] >> 32 << 32 | <uint32_t>index
     cdef int32_t low = start
-    cdef int32_t high
+    cdef int32_t high = r.count
     cdef int32_t middle
-    if hint < r.count and r.batches[hint].partition.topic == t and r.batches[hint].partition.index == index:
+    if hint < r.count and r.keys[hint] == key:
         return hint
-    high = r.count
     while low < high:
         middle = (low + high) // 2
-        if r.batches[middle].partition.topic == t and r.batches[middle].partition.index < index:
+        if r.keys[middle] < key:
             low = middle + 1
         else:
             high = middle
-    if low < r.count and r.batches[low].partition.topic == t and r.batches[low].partition.index == index:
-        return low
-    return -1
+    return low if low < r.count and r.keys[low] == key else -1
 
 
 cdef int parse_produce(

@@ -867,6 +867,12 @@ SCALE = Case(
         Contest(
             "two threads that send", own("scale.send_in_threads", threads=2, records=300_000), (), "none"
         ),
+        Contest(
+            "keys over 10,000 partitions",
+            own("scale.many_partitions", partitions=10_000, records=500_000),
+            (),
+            "none",
+        ),
         Contest("1,000 producers", own("scale.producers", threads=1_000, records=20_000), (), "none"),
         Contest(
             "restart of 1,000 brokers",
@@ -888,7 +894,8 @@ SCALE = Case(
         Column("refresh_cpu_ms", "CPU ms per refresh", 0),
         Column("threads", "threads each", 0),
         Column("descriptors", "descriptors each", 0),
-        Column("record_us", "CPU us per record", 1),
+        Column("record_us", "CPU us per record", 2),
+        Column("few_us", "with 3 partitions", 2),
         Column("rate_ratio", "rate over one thread", 2),
         Column("python_ratio", "in pure Python", 2),
         Column("cpu_ratio", "CPU over one thread", 2),

@@ -5,6 +5,7 @@ it measures. The broker is another process, whose CPU is not counted.
 """
 
 import gc
+import random
 import resource
 import threading
 import time
@@ -31,6 +32,7 @@ SHORTEST_GAP_S = 0.001
 """Shorter gaps between two looks at the clock are no pauses."""
 DOWN_MS = 300
 """For how long each broker of a rolling restart is down."""
+FEW_PARTITIONS = 3
 ROUNDS = 5
 """How often one thread and several are compared."""
 BETWEEN_S = 0.02
@@ -262,6 +264,28 @@ def _pair(
             after()
         found.append(measured)
     return found[0], found[1]
+
+
+def many_partitions(args: Args) -> Figures:
+    """Measures the CPU per record of keys at random, with few records per batch or one.
+
+    ``few_us`` is that of ``FEW_PARTITIONS`` partitions at the same time: what the machine is worth now.
+    """
+    values = random.Random(0)
+    keys = [values.randbytes(8) for _ in range(args.records)]
+    figures: Figures = {}
+    for partitions, name in ((FEW_PARTITIONS, "few_us"), (args.partitions, "record_us")):
+        with _broker(3, partitions) as broker, _producer(broker, **args.options) as own:
+            for partition in range(partitions):
+                own.send(args.topic, b"", partition=partition)
+            own.flush(FLUSH_S)
+            value = b"x" * args.size
+            with Measured() as measured:
+                for key in keys:
+                    own.send(args.topic, value, key=key)
+                own.flush(FLUSH_S)
+            figures[name] = measured.cpu / args.records * 1e6
+    return figures
 
 
 def producers(args: Args) -> Figures:

@@ -7,6 +7,8 @@ import pytest
 from cyproducer.errors import KafkaTimeoutError
 from tools.harness.rig import Rig
 
+MOST_SPARE = 1024
+
 
 def fill(rig: Rig, *values: bytes) -> None:
     """Sends records to partition 0. From the second on, ``send()`` does not take the accumulator's mutex."""
@@ -87,3 +89,29 @@ def test_records_of_threads_that_fill_batches_while_they_are_drained_arrive_in_o
         assert rig.accumulator.counters()["records_appended"] == count * threads
     for number in range(threads):
         assert [int(i) for thread, i in arrived if int(thread) == number] == list(range(count))
+
+
+def test_a_future_keeps_its_outcome_while_the_batch_of_its_record_is_used_again() -> None:
+    """A completed batch is kept for the next one, and so is its delivery unless a future refers to it."""
+    with Rig({"t": [1, 1]}) as rig:
+        kept = [rig.send("t", b"kept", partition=0)]
+        rig.send("t", b"dropped", partition=1)
+        rig.answer_all()
+        for _ in range(3):
+            rig.send("t", b"dropped", partition=1)
+            kept.append(rig.send("t", b"kept", partition=0))
+            rig.answer_all()
+        assert [(future.get(0).partition, future.get(0).offset) for future in kept] == [
+            (0, 0), (0, 1), (0, 2), (0, 3)
+        ]  # fmt: skip
+
+
+def test_only_so_many_completed_batches_are_kept() -> None:
+    partitions = 2 * MOST_SPARE
+    with Rig({"t": [1] * partitions}) as rig:
+        for partition in range(partitions):
+            rig.send("t", b"v", partition=partition)
+        rig.answer_all()
+        assert rig.accumulator.spare_batches == MOST_SPARE
+        rig.send("t", b"v", partition=0)
+        assert rig.accumulator.spare_batches == MOST_SPARE - 1

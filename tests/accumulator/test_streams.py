@@ -80,6 +80,31 @@ def test_a_batch_of_a_stream_takes_the_records_that_come_while_it_lingers(rig: R
     assert sent <= 10
 
 
+def test_the_batches_of_a_stream_are_sent_together_however_young(rig: Rig) -> None:
+    """Many partitions with few records each would otherwise need a request for every few records."""
+    stream(rig)
+    rig.send("t", b"old", partition=0)
+    rig.clock.advance_ms(0.9 * LINGER_MS)
+    rig.send("t", b"young", partition=1)
+    assert rig.requests() == []
+    rig.clock.advance_ms(0.1 * LINGER_MS)
+    (seen,) = rig.requests()
+    assert seen.values() == [b"old", b"young"]
+
+
+def test_a_batch_of_a_stream_still_waits_for_the_requests_in_flight_when_it_was_created(rig: Rig) -> None:
+    stream(rig)
+    rig.send("t", b"1", partition=0)
+    rig.clock.advance_ms(LINGER_MS)
+    (first,) = rig.requests()
+    rig.send("t", b"2", partition=1)
+    rig.clock.advance_ms(2 * LINGER_MS)
+    assert rig.requests() == []
+    rig.answer(first)
+    (second,) = rig.requests()
+    assert second.values() == [b"2"]
+
+
 def test_a_stream_counts_for_all_partitions_of_its_broker_and_for_no_other_broker(rig: Rig) -> None:
     stream(rig)
     assert lingers(rig, "t", 1)

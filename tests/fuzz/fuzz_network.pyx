@@ -8,7 +8,7 @@ import traceback
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -37,6 +37,7 @@ from cyproducer.wire.produce_codec cimport (
     Request,
     free_request,
     iovec,
+    key_of,
     parse_produce,
     whole_request,
 )
@@ -58,6 +59,7 @@ cdef Topic topics[TOPICS]
 cdef Partition partitions[TOPICS * PARTITIONS]
 cdef Batch batches[TOPICS * PARTITIONS]
 cdef Batch* in_request[TOPICS * PARTITIONS]
+cdef uint64_t keys[TOPICS * PARTITIONS]
 cdef uint8_t ids[TOPICS * PARTITIONS * 16]
 
 
@@ -67,6 +69,7 @@ cdef int prepare() noexcept:
     cdef const char** names = [b"aa", b"b", b"ccc"]
     cdef int* sizes = [2, 1, 3]
     for i in range(TOPICS):
+        topics[i].number = i
         topics[i].name = names[i]
         topics[i].name_size = sizes[i]
         topics[i].id[7] = topics[i].id[15] = <uint8_t>(7 + i)
@@ -75,6 +78,7 @@ cdef int prepare() noexcept:
         partitions[i].index = i % PARTITIONS
         batches[i].partition = &partitions[i]
         in_request[i] = &batches[i]
+        keys[i] = key_of(&partitions[i])
         memcpy(&ids[16 * i], topics[i // PARTITIONS].id, 16)
     return 0
 
@@ -95,6 +99,7 @@ cdef int fuzz_produce(const uint8_t* data, size_t size) noexcept nogil:
     r.version = <int16_t>(3 + data[0] % 11)
     r.count = (1 + data[1] % TOPICS) * PARTITIONS
     r.batches = in_request
+    r.keys = keys
     r.ids = ids
     # Blocks of exactly these sizes, so that AddressSanitizer detects a read or write past the end.
     frame = <uint8_t*>malloc(size + 2)
