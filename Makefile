@@ -70,7 +70,7 @@ spark-exactly-once: $(VENV)/spark-stamp  ## 100 kills of the driver of an exactl
 brokers: $(VENV)/stamp  ## the main promises against Kafka 2.8, 3.9, 4.0 and 4.4 (some minutes); BROKERS="--versions 3.9.1"
 	@$(VENV)/bin/python -P tests/integration/broker_versions.py $(BROKERS)
 
-nightly: $(TOX_VENV)/stamp  ## more faults of Spark's exactly-once than `make test` has (10 min)
+nightly: $(TOX_VENV)/stamp  ## more faults of Spark's exactly-once than `make test` has (15 min)
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e nightly
 
 perf: $(VENV)/perf-stamp  ## compare with other producers: tables, plots, goals; PERF="--quick" is short

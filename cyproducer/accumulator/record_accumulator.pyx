@@ -13,7 +13,7 @@ sending, waiting or acquiring the GIL.
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 cimport cython
 
@@ -72,6 +72,7 @@ from cyproducer.base.sync cimport (
     cyp_add_roughly64,
     cyp_change32,
     cyp_change64,
+    cyp_clear,
     cyp_cond_init,
     cyp_load32,
     cyp_load_pointer,
@@ -513,7 +514,7 @@ cdef class RecordAccumulator(Incomplete):
             b = <Batch*>malloc(sizeof(Batch))
             if b == NULL:
                 return NULL
-        memset(b, 0, sizeof(Batch))
+        cyp_clear(b, sizeof(Batch))
         if delivery != NULL:
             delivery_renew(delivery, p.index, a.completions)
         else:

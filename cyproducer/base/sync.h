@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -65,6 +66,13 @@ static inline void cyp_note8(int8_t *p, int8_t v) { __atomic_store_n(p, v, __ATO
 /* The same for a number that threads change side by side without a lock, and that may be wrong: if two change
  * it at once, one of the changes is lost. */
 static inline void cyp_add_roughly64(int64_t *p, int64_t by) { cyp_note64(p, cyp_peek64(p) + by); }
+
+/* Zeroes memory by the C library's memset. With a size that it knows, GCC writes `rep stos` instead, which takes
+ * three times as long for 200 bytes. */
+static inline void cyp_clear(void *p, size_t size) {
+    __asm__("" : "+r"(size));
+    memset(p, 0, size);
+}
 
 /* Fetches the cache line of an address, which may be any, NULL too, before it is read or written. */
 static inline void cyp_prefetch(const void *p) { __builtin_prefetch(p, 1); }

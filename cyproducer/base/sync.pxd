@@ -42,6 +42,7 @@ cdef extern from "sync.h" nogil:
     int32_t cyp_peek32(const int32_t* p)
     void cyp_change32(int32_t* p, int32_t by)
     void cyp_note32(int32_t* p, int32_t v)
+    void cyp_clear(void* p, size_t size)
     void cyp_prefetch(const void* p)
     void* cyp_load_pointer(void** p)
     void cyp_store_pointer(void** p, void* v)

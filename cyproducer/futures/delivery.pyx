@@ -25,7 +25,6 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
 
 cimport cython
 
@@ -48,6 +47,7 @@ from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.base.sync cimport (
     cyp_add32,
     cyp_add64,
+    cyp_clear,
     cyp_load32,
     cyp_load64,
     cyp_monotonic_ns,
@@ -112,7 +112,7 @@ cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept n
 
 cdef void delivery_renew(Delivery* d, int32_t partition, CompletionList* queue) noexcept nogil:
     """Makes ``d``, to which no reference is left (``delivery_spent``), what ``delivery_new`` returns."""
-    memset(d, 0, sizeof(Delivery))
+    cyp_clear(d, sizeof(Delivery))
     d.refs = 1
     d.partition = partition
     d.base_offset = -1

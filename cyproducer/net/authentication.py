@@ -19,7 +19,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.config.option_kinds import Hidden
 from cyproducer.net.blocking_tasks import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
-from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
+from cyproducer.wire.sasl_api import SaslAuthenticateResponse, SaslHandshakeResponse
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to re-authenticate a connection within a second.

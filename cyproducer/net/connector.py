@@ -32,7 +32,7 @@ from cyproducer.net.pending_requests import OnBroken, OnResponse, PendingRequest
 from cyproducer.version import VERSION
 from cyproducer.wire import protocol
 from cyproducer.wire.messages import API_VERSIONS, METADATA, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from cyproducer.wire.responses import ApiVersionsResponse, SaslAuthenticateResponse, SaslHandshakeResponse
+from cyproducer.wire.responses import ApiVersionsResponse
 from cyproducer.wire.schema import Api
 from cyproducer.wire.versions import fallback_for, is_too_old, lacking, negotiate
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cyproducer.security.sasl import Conversation
     from cyproducer.security.tls_context import TlsContext
     from cyproducer.security.tokens import Token, Tokens
+    from cyproducer.wire.sasl_api import SaslAuthenticateResponse, SaslHandshakeResponse
 
 
 #: Connections opened within this time after a reload began wait for the reloaded certificates; later ones use
@@ -592,7 +593,7 @@ class Connector:
         return host
 
     def _on_sasl_handshake(
-        self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
+        self, connection: Connection, version: int, response: "SaslHandshakeResponse", now_ms: float
     ) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if the broker rejects the mechanism."""
         authentication = connection.handshake.authentication
@@ -600,7 +601,7 @@ class Connector:
         authentication.on_handshake(response)
 
     def _on_sasl_authenticate(
-        self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
+        self, connection: Connection, version: int, response: "SaslAuthenticateResponse", now_ms: float
     ) -> None:
         """Handles a SaslAuthenticate response. Raises KafkaError if the broker refuses this client."""
         authentication = connection.handshake.authentication

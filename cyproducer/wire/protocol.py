@@ -31,8 +31,6 @@ from cyproducer.wire.responses import (
     MetadataResponse,
     PartitionInfo,
     ReplicatedPartition,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
     TopicInfo,
 )
 from cyproducer.wire.schema import Api, Frame, Message
@@ -279,20 +277,8 @@ def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdRespons
     return found
 
 
-def decode_sasl_handshake(version: int, frame: Frame) -> SaslHandshakeResponse:
-    """Decodes a SaslHandshake response v1."""
-    return SaslHandshakeResponse(*SASL_HANDSHAKE.decode_response(version, frame))
-
-
-def decode_sasl_authenticate(version: int, frame: Frame) -> SaslAuthenticateResponse:
-    """Decodes a SaslAuthenticate response v0-v2."""
-    return SaslAuthenticateResponse(*SASL_AUTHENTICATE.decode_response(version, frame))
-
-
 DECODERS: dict[Api, Decode] = {
     API_VERSIONS: decode_api_versions,
-    SASL_HANDSHAKE: decode_sasl_handshake,
-    SASL_AUTHENTICATE: decode_sasl_authenticate,
     METADATA: decode_metadata,
     INIT_PRODUCER_ID: decode_init_producer_id,
 }

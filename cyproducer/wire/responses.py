@@ -90,20 +90,3 @@ class InitProducerIdResponse(NamedTuple):
     error_code: int
     producer_id: int
     producer_epoch: int
-
-
-class SaslHandshakeResponse(NamedTuple):
-    """Whether the broker has the mechanism enabled, and the names of all enabled mechanisms (KIP-43)."""
-
-    error_code: int
-    mechanisms: list[str]
-
-
-class SaslAuthenticateResponse(NamedTuple):
-    """The mechanism's next message from the server (KIP-152, KIP-368)."""
-
-    error_code: int
-    error_message: str | None
-    auth_bytes: bytes
-    #: How long the connection remains authenticated; 0: until it closes.
-    session_lifetime_ms: int

@@ -31,7 +31,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from cyproducer.errors import KafkaProtocolError
 from cyproducer.wire.primitives import MOST_ELEMENTS, Reader, Writer
 
 Frame = bytes | bytearray | memoryview
@@ -418,15 +417,6 @@ def _parse(name: str, declaration: str) -> dict[str, Struct]:
     return structs
 
 
-class RequestHeader(NamedTuple):
-    """The header of a request."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-
-
 class Api:
     """A kind of request, and its response (protocol guide, "API keys")."""
 
@@ -522,28 +512,6 @@ class Api:
         (message or self.request).write(writer, version, request)
         return writer.finish()
 
-    def decode_request(self, frame: Frame, *, whole: bool = True) -> tuple[RequestHeader, Any]:
-        """Returns the header and the request of a frame, without its size prefix.
-
-        ``whole``: whether bytes after the request are an error. Kafka's brokers ignore such bytes.
-
-        Raises:
-            KafkaProtocolError: the request is malformed, belongs to another API, or has a version that is not
-                implemented.
-        """
-        header = read_header(frame)
-        if header.api_key != self.key or header.version not in self.declared:
-            raise KafkaProtocolError(f"{header} is no request of {self.name} {self.declared}")
-        reader = Reader(frame, self._describe(header.version, "request"), False)
-        _read_header(reader)
-        if header.version >= self.flexible:
-            reader.flexible = True
-            reader.skip_tags()
-        request = self.request.read(reader, header.version)
-        if whole:
-            reader.finish()
-        return header, request
-
     def encode_response(self, version: int, correlation_id: int, response: Any) -> bytes:
         """Returns a whole frame: size, response header v0 or v1, and ``response``. Raises ``ValueError``."""
         writer = Writer(self._describe(version, "response"), version >= self.flexible)
@@ -574,20 +542,6 @@ class Api:
         response = self.response.read(reader, version)
         reader.finish()
         return response
-
-
-def read_header(frame: Frame) -> RequestHeader:
-    """Returns the header of a request's frame, without its size prefix. Raises ``KafkaProtocolError``."""
-    return _read_header(Reader(frame, "request header", False))
-
-
-def _read_header(reader: Reader) -> RequestHeader:
-    return RequestHeader(
-        reader.int16("api_key"),
-        reader.int16("api_version"),
-        reader.int32("correlation_id"),
-        reader.nullable_string("client_id"),
-    )
 
 
 def _release(text: str) -> tuple[tuple[int, int], int]:

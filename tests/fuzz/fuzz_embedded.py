@@ -36,7 +36,8 @@ from cyproducer.testing.broker.partitions import Partition
 from cyproducer.testing.broker.server import Connection, LoopWorld, Node
 from cyproducer.testing.broker.world import NS_PER_MS, World
 from cyproducer.wire.messages import API_VERSIONS, PRODUCE
-from cyproducer.wire.schema import Api, read_header
+from cyproducer.wire.requests import decode_request, read_header
+from cyproducer.wire.schema import Api
 from tests.fuzz.fuzz_rig import Choices
 
 START_NS: Final = 1_700_000_000_000 * NS_PER_MS
@@ -169,7 +170,7 @@ class Client:
                 if not self.must_end:
                     self.awaited.append((header.correlation_id, API_VERSIONS, 0))
                 return
-            _, request = api.decode_request(frame, whole=False)
+            _, request = decode_request(api, frame, whole=False)
         except KafkaProtocolError:
             self.must_end = True
             return
@@ -262,7 +263,7 @@ class Broker:
         frame += b"\0" * (version >= api.flexible) + body
         if api is PRODUCE and choice & REPAIR:
             with suppress(KafkaProtocolError):
-                header, request = api.decode_request(frame, whole=False)
+                header, request = decode_request(api, frame, whole=False)
                 for topic in request.topic_data:
                     topic.partition_data[:] = [
                         each._replace(records=repaired(each.records)) for each in topic.partition_data

@@ -27,7 +27,7 @@ from cyproducer.net.blocking_tasks import Background, Task
 from cyproducer.net.proxy import ProxyStage
 from cyproducer.net.tls_handshake import TlsHandshake
 from cyproducer.security.sasl import SharedCredentials, converse
-from cyproducer.wire.responses import SaslAuthenticateResponse, SaslHandshakeResponse
+from cyproducer.wire.sasl_api import SaslAuthenticateResponse, SaslHandshakeResponse
 from tests.fuzz.fuzz_rig import Choices
 from tests.scripted.tls_pair import AUTHORITY
 

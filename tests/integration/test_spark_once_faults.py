@@ -60,7 +60,7 @@ def stream(
     ("step", "error"),
     [
         nightly("before take_over", "BatchOrderError"),
-        ("before a task writes", "another driver has taken over"),
+        nightly("before a task writes", "another driver has taken over"),
         ("before the decision", "another driver has taken over"),
         nightly("between two commits", "was decided and is not complete"),
         nightly("after done", "CONCURRENT_STREAM_LOG_UPDATE"),

@@ -92,8 +92,13 @@ def run(directory: Path) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    ["", ', "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "spark-pipeline"'],
-    ids=["at-least-once", "exactly-once"],
+    [
+        pytest.param("", id="at-least-once", marks=pytest.mark.nightly),
+        pytest.param(
+            ', "deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "spark-pipeline"',
+            id="exactly-once",
+        ),
+    ],
 )
 def test_each_row_is_written_once_though_the_location_of_the_checkpoint_is_spelled_anew(
     kafka: KafkaCluster, tmp_path: Path, options: str

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from cyproducer.wire.messages import API_VERSIONS, TXN_OFFSET_COMMIT
+from cyproducer.wire.requests import decode_request
 from cyproducer.wire.schema import NO_UUID, Api
 from tests.wire.kio_oracle import LATER_THAN_ORACLES
 
@@ -32,7 +33,7 @@ def test_api_versions_5_names_the_broker_that_the_client_expects(
     value = API_VERSIONS.request("cy", "1.0", cluster_id, node_id)
     frame = framed(18, 5, b"\x03cy" + b"\x041.0" + routing + NO_TAGS)
     assert API_VERSIONS.encode_request(5, 5, "me", value) == frame
-    assert API_VERSIONS.decode_request(frame[4:]) == ((18, 5, 5, "me"), value)
+    assert decode_request(API_VERSIONS, frame[4:]) == ((18, 5, 5, "me"), value)
     # Version 4 ends after the client's version.
     assert API_VERSIONS.encode_request(4, 5, "me", value) == framed(18, 4, b"\x03cy\x041.0" + NO_TAGS)
 
@@ -55,7 +56,7 @@ def test_txn_offset_commit_6_has_ids_instead_of_names() -> None:
     offset = b"\x00\x00\x00\x01" + (2).to_bytes(8, "big") + b"\x00\x00\x00\x03" + b"\x00" + NO_TAGS
     frame = framed(28, 6, body + b"\x02" + ID + b"\x02" + offset + NO_TAGS + NO_TAGS)
     assert TXN_OFFSET_COMMIT.encode_request(6, 5, "me", value) == frame
-    assert TXN_OFFSET_COMMIT.decode_request(frame[4:]) == ((28, 6, 5, "me"), value)
+    assert decode_request(TXN_OFFSET_COMMIT, frame[4:]) == ((28, 6, 5, "me"), value)
 
     told = response.TxnOffsetCommitResponsePartition(1, 100)
     answer = response(0, [response.TxnOffsetCommitResponseTopic("", ID, [told])])

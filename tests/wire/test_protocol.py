@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyproducer.wire import messages as apis
-from cyproducer.wire import protocol
+from cyproducer.wire import protocol, sasl_api
 from cyproducer.wire.responses import (
     NO_TOPIC_ID,
     ApiVersionsResponse,
@@ -21,10 +21,9 @@ from cyproducer.wire.responses import (
     MetadataResponse,
     PartitionInfo,
     ReplicatedPartition,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
     TopicInfo,
 )
+from cyproducer.wire.sasl_api import SaslAuthenticateResponse, SaslHandshakeResponse
 
 # Requests
 
@@ -199,19 +198,19 @@ def test_errors_name_strings_that_cannot_be_encoded() -> None:
             InitProducerIdResponse(3, 0, 9, 1),
         ),
         (
-            protocol.decode_sasl_handshake,
+            sasl_api.decode_sasl_handshake,
             1,
             "00000007 0021 00000002 0005 504c41494e 0001 78",
             SaslHandshakeResponse(33, ["PLAIN", "x"]),
         ),
         (
-            protocol.decode_sasl_authenticate,
+            sasl_api.decode_sasl_authenticate,
             0,
             "00000007 0000 ffff 00000002 abcd",
             SaslAuthenticateResponse(0, None, b"\xab\xcd", 0),
         ),
         (
-            protocol.decode_sasl_authenticate,
+            sasl_api.decode_sasl_authenticate,
             2,
             "00000007 00 003a 02 78 03 abcd 0000000000000005 00",
             SaslAuthenticateResponse(58, "x", b"\xab\xcd", 5),

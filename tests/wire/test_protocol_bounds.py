@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.wire import protocol, transaction_api
+from cyproducer.wire import protocol, sasl_api, transaction_api
 from cyproducer.wire.primitives import MOST_ELEMENTS, Reader, read_partitions
 from cyproducer.wire.responses import PartitionInfo
 from tools.harness.reference_wire import encode_uvarint
@@ -129,7 +129,7 @@ def test_more_brokers_than_any_cluster_has_are_refused() -> None:
             "tagged fields claims 2147483647 fields of at least 2 bytes",
         ),
         (
-            protocol.decode_sasl_handshake,
+            sasl_api.decode_sasl_handshake,
             1,
             lambda: bytes(6) + struct.pack(">i", MOST_ELEMENTS + 1) + bytes(2 * MOST_ELEMENTS + 2),
             "mechanisms has 1000001 elements",

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer.errors import KafkaProtocolError
-from cyproducer.wire import protocol, transaction_api
+from cyproducer.wire import protocol, sasl_api, transaction_api
 from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
 from cyproducer.wire.responses import ApiVersionsResponse
 from cyproducer.wire.schema import Api
@@ -27,6 +27,7 @@ def cases_of(api: Api, decode: Decode) -> Iterator[tuple[Decode, int, bytes]]:
         yield decode, version, api.encode_response(version, 1, response)[4:]
 
 
+assert {sasl_api.decode_sasl_handshake, transaction_api.decode_end_txn} <= set(protocol.DECODERS.values())
 CASES: list[tuple[Decode, int, bytes]] = [
     case
     for api, decode in [*protocol.DECODERS.items(), (METADATA, protocol.decode_listing)]

@@ -20,7 +20,8 @@ from cyproducer.testing.broker.fetch_sessions import Sessions
 from cyproducer.testing.broker.loop import Listener, Loop, Protocol, Transport
 from cyproducer.testing.broker.world import NS_PER_MS, World
 from cyproducer.wire.messages import API_VERSIONS
-from cyproducer.wire.schema import Api, RequestHeader, read_header
+from cyproducer.wire.requests import RequestHeader, decode_request, read_header
+from cyproducer.wire.schema import Api
 
 if TYPE_CHECKING:
     import ssl
@@ -221,7 +222,7 @@ class Connection(Protocol):
                 self._refuse_version(header)
                 return
             # librdkafka sends Metadata requests with trailing bytes.
-            _, request = api.decode_request(frame, whole=False)
+            _, request = decode_request(api, frame, whole=False)
         except KafkaProtocolError as error:
             log.warning("node %d closes a connection: %s", self.node.id, error)
             self.cut()
