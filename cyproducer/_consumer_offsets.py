@@ -6,6 +6,8 @@ own the named tuples (``structs``), the warning about a group that the broker ca
 functions without I/O; any thread may call them.
 """
 
+from __future__ import annotations
+
 import operator
 import reprlib
 import struct

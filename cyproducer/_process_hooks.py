@@ -12,6 +12,8 @@ billiard is Celery's multiprocessing. It shares multiprocessing's finalizers and
 hook serves both. This module imports neither: a process that has not imported them is not their child.
 """
 
+from __future__ import annotations
+
 import atexit
 import sys
 from collections.abc import Callable

@@ -5,6 +5,8 @@ which state (``control/transaction_machine``), or waiting (``clients/transaction
 thread-safe, but the records of several threads go to the same transaction.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,7 +150,7 @@ class TransactionalCalls:
             {TopicPartition(*place): offsets for place, offsets in sorted(written.items())},
         )
 
-    def transaction(self, timeout: float | None = None) -> "Transaction":
+    def transaction(self, timeout: float | None = None) -> Transaction:
         """A block that is one transaction: ``with producer.transaction():``, or ``async with``.
 
         Begins at the start and commits at the end. If the block or the commit raises, the transaction is
@@ -195,7 +197,7 @@ class TransactionalCalls:
         content, which the caller must handle."""
         self._transactions("begin_transaction").machine.drops_refused = True
 
-    def _transactions(self, method: str) -> "TransactionClient":
+    def _transactions(self, method: str) -> TransactionClient:
         self._not_in_callback(method)
         client = self._runtime.client.transaction_client
         if client is None:
@@ -208,7 +210,7 @@ class TransactionalCalls:
     def _seconds(self, timeout: float | None) -> float:
         return self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
 
-    def _end(self, method: str, ending: "Ending", timeout: float | None) -> Any:
+    def _end(self, method: str, ending: Ending, timeout: float | None) -> Any:
         self._transactions(method)
         seconds = self._seconds(timeout)
         if timeout is None and ending != "abort":

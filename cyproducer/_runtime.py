@@ -10,6 +10,8 @@ A collected producer is closed on a thread of its own, because the garbage colle
 - in the middle of ``threading.Thread.start``.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import weakref
@@ -71,18 +73,18 @@ _SLICE_S = 0.05
 STREAM_LINGER_MS = 0.75
 
 #: Includes runtimes whose producer is being collected.
-_runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 #: Called with each runtime that was started or closed, on the thread that did so. For exporters, which would
 #: miss a producer that is opened and closed between two collections. Must neither raise nor wait.
-on_start: list[Callable[["Runtime"], None]] = []
-on_end: list[Callable[["Runtime"], None]] = []
+on_start: list[Callable[[Runtime], None]] = []
+on_end: list[Callable[[Runtime], None]] = []
 
 
 def wire(
     config: ProducerConfig,
     clock: Clock,
-    selector: "selectors.BaseSelector",
+    selector: selectors.BaseSelector,
     completions: CompletionQueue,
     spec: PartitionerSpec | None,
     seed: int | None = None,
@@ -199,7 +201,7 @@ class Runtime:
             self.close(0)
             raise
 
-    def registry(self) -> "Registry":
+    def registry(self) -> Registry:
         """Returns the registry that ``metrics()`` reads; makes it on first use."""
         # Imported here: most programs never call metrics(), and should not pay for the import.
         from cyproducer.observability.registry import Registry
@@ -214,7 +216,7 @@ class Runtime:
             )
         return self._registry
 
-    def _collect(self, subscription: "Subscription") -> "Collected":
+    def _collect(self, subscription: Subscription) -> Collected:
         """Reads and encodes the metrics that a broker wants. On a thread of its own, one call at a time."""
         if self._collector is None:
             # Imported here: most brokers never ask for metrics.
@@ -286,7 +288,7 @@ class Runtime:
             )
         return text
 
-    def end_transaction(self, ending: "Ending", timeout_s: float) -> Any:
+    def end_transaction(self, ending: Ending, timeout_s: float) -> Any:
         """Commits, aborts or prepares the open transaction; waits up to ``timeout_s`` seconds.
 
         The records' callbacks run before the transaction ends, except for an abort.
@@ -426,7 +428,7 @@ class Runtime:
             before = left
         return False
 
-    def _close_transaction(self, transactions: "TransactionClient") -> None:
+    def _close_transaction(self, transactions: TransactionClient) -> None:
         """Aborts an open transaction, and waits for one that is already ending."""
         if not self.thread.is_alive():
             return

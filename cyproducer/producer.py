@@ -7,6 +7,8 @@ them.
 Every method is thread-safe. ``_process_hooks.py`` describes what a fork does to a producer.
 """
 
+from __future__ import annotations
+
 import logging
 import sys
 import weakref
@@ -114,7 +116,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         send_batch = _aiokafkas("send_batch", "call send_many() with partition=")
 
     def __init__(
-        self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
+        self, options: Mapping[str, Any] | None = None, /, **configs: Unpack[ProducerOptions[K, V]]
     ) -> None:
         options, configs = hide(options), hide(configs)
         self.config: ProducerConfig = ProducerConfig(options, **configs)
@@ -209,7 +211,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         topic: str,
         value: V | None = None,
         key: K | None = None,
-        headers: "Headers | None" = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
@@ -363,7 +365,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     def metrics(self, raw: Literal[False] = False) -> dict[str, dict[str, float]]: ...
 
     @overload
-    def metrics(self, raw: Literal[True]) -> "dict[MetricName, Metric]": ...
+    def metrics(self, raw: Literal[True]) -> dict[MetricName, Metric]: ...
 
     def metrics(self, raw: bool = False) -> dict[Any, Any]:
         """Returns the metrics as {group: {name: value}}, with Kafka's names.
@@ -379,7 +381,7 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         registry = self._runtime.registry()
         return registry.metrics() if raw else registry.snapshot()
 
-    def client_instance_id(self, timeout: float | None = None) -> "UUID":
+    def client_instance_id(self, timeout: float | None = None) -> UUID:
         """Returns the id under which brokers know this client's metrics; ``clientInstanceId`` of KIP-714.
 
         Waits up to ``timeout`` seconds (None: ``max_block_ms``) for a broker to assign it. Thread-safe.

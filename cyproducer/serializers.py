@@ -4,6 +4,8 @@ Owns ``ConfluentSerializer`` and the context it passes on, with confluent-kafka'
 confluent-kafka. Does not own serializers. Thread-safe if the serializer is.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Callable
 from typing import Any

@@ -4,6 +4,8 @@ A duration is checked before the call does anything. Does not check options (``c
 not convert to nanoseconds (``base/sync.h``). Pure functions; any thread may call them.
 """
 
+from __future__ import annotations
+
 import math
 import threading
 from typing import Any

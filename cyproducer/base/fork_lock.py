@@ -5,6 +5,8 @@ run before they are acquired. Such a hook may flush a producer, and the flush ma
 a lock.
 """
 
+from __future__ import annotations
+
 import os
 
 from cyproducer.base.forks import in_child

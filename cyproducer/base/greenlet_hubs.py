@@ -5,6 +5,8 @@ greenlet waits for what, or waking greenlets from other threads (``greenlets``).
 Everything runs on the hub's own thread.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -24,7 +26,7 @@ def is_patched() -> bool:
     return bool((monkey is not None and monkey.saved) or (patcher is not None and patcher.already_patched))
 
 
-def current() -> "Bell | None":
+def current() -> Bell | None:
     """The bell of this thread's hub; None if the caller must block as a thread does.
 
     There are two such callers. One is a thread without a hub, which has no other greenlets, for example a
@@ -86,7 +88,7 @@ def renew() -> None:
         bell.renew()
 
 
-def _hub() -> "tuple[type[Bell], Any] | None":
+def _hub() -> tuple[type[Bell], Any] | None:
     gevent = sys.modules.get("gevent._hub_local")
     if gevent is not None and (hub := gevent.get_hub_if_exists()) is not None and hub.loop is not None:
         return GeventBell, hub

@@ -4,6 +4,8 @@ Owns formatting a line and the record of its origin. Does not own the thread tha
 or the limit on how often a line is logged (``control/log_limit``).
 """
 
+from __future__ import annotations
+
 import logging
 import sys
 from functools import partial

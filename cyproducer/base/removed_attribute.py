@@ -5,6 +5,8 @@ Access raises an ``AttributeError`` that names the replacement. The attributes a
 subclass or an instance can use the name for something else.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, NoReturn
 

@@ -1,5 +1,7 @@
 """Text helpers for messages. Pure functions; any thread may call them."""
 
+from __future__ import annotations
+
 MOST_TEXT = 500
 """The maximum number of characters of a server's text in a message."""
 

@@ -4,6 +4,8 @@ Owns starting a producer's threads, their names, and ``Condition``. Does not own
 that is not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.
 """
 
+from __future__ import annotations
+
 import _thread
 import threading
 from collections.abc import Callable

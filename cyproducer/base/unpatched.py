@@ -6,6 +6,8 @@ function that was imported before the process was patched is the original. Other
 the function has kept the original. Imports neither library.
 """
 
+from __future__ import annotations
+
 import _thread
 import selectors
 import socket

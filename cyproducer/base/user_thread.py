@@ -14,6 +14,8 @@ locks of ``_thread`` instead (``base/unpatched``, in a patched process). Their m
 function waits for a lock. So every function is reentrant: another call of it may interrupt it.
 """
 
+from __future__ import annotations
+
 import itertools
 import logging
 import sys

@@ -3,6 +3,8 @@
 Owns making them. Any thread may call ``channel``.
 """
 
+from __future__ import annotations
+
 import os
 
 

@@ -11,6 +11,8 @@ rest of the client.
 called from any thread.
 """
 
+from __future__ import annotations
+
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

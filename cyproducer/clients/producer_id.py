@@ -5,6 +5,8 @@ the identity and its states (``control/idempotence``), or connections (``connect
 held, one call at a time.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Callable

@@ -20,6 +20,8 @@ An option's kind checks its value. The rules between options:
 - default_api_timeout_ms, which has no effect, is at least request_timeout_ms, as in kafka-python.
 """
 
+from __future__ import annotations
+
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -151,7 +153,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     _login_module: dict[str, str]
 
     def __init__(
-        self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions]"
+        self, options: Mapping[str, Any] | None = None, /, **configs: Unpack[ProducerOptions]
     ) -> None:
         ensure_own_process()
         options, configs = hide(options), hide(configs)

@@ -6,6 +6,8 @@ one normal form. Does not assign kinds to options (``config.options``) or own th
 (``config``). Pure functions; any thread may call them.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 import os
@@ -349,7 +351,7 @@ def mappings() -> Kind[dict[str, dict[str, Any]]]:
     )
 
 
-def hidden(secret: "Secret | Callable[[], str] | None") -> Secret | None:
+def hidden(secret: Secret | Callable[[], str] | None) -> Secret | None:
     """Returns a secret; calls it if it is callable."""
     return secret if secret is None or isinstance(secret, Secret) else Secret(called(secret))
 

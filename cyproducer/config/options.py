@@ -9,6 +9,8 @@ Java client in Python's spelling. ``java=`` gives the Java name if it is not the
 ``java=None`` marks an option that Java does not have.
 """
 
+from __future__ import annotations
+
 import functools
 import socket
 from typing import Any, Generic, Never, NoReturn, Self, TypeVar, overload
@@ -97,14 +99,14 @@ class Option(Generic[T]):
     @overload
     def __get__(self, config: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, config: "OptionTable", owner: type) -> T: ...
-    def __get__(self, config: "OptionTable | None", owner: type) -> Self | T:
+    def __get__(self, config: OptionTable, owner: type) -> T: ...
+    def __get__(self, config: OptionTable | None, owner: type) -> Self | T:
         if config is None:
             return self
         value: T = config._values[self.name]
         return value
 
-    def __set__(self, config: "OptionTable", value: Never) -> NoReturn:
+    def __set__(self, config: OptionTable, value: Never) -> NoReturn:
         raise AttributeError(
             f"options can't be changed: use replace({self.name}=...), which returns a new configuration"
         )

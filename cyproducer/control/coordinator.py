@@ -6,6 +6,8 @@ refusal. Does not own the requests (``transaction_machine``, ``transaction_endin
 clock; only one thread at a time may use a ``Retries``.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

@@ -7,6 +7,8 @@ If a broker rejects a topic, batches of all its partitions fail repeatedly. That
 of lines, each of which a log handler may write to disk or send over a network.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

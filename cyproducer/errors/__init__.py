@@ -42,9 +42,10 @@ kafka-python's:
           `- UnrecognizedBrokerError  a code newer than this version
 """
 
+from __future__ import annotations
+
 # The star re-exports 140 names without a second list of them. mypy checks what ruff then can't.
 # ruff: noqa: F403, F405
-
 from typing import TYPE_CHECKING, Any
 
 from cyproducer.errors.base import *
@@ -90,14 +91,14 @@ class BulkSendError(KafkaError):
     whether all causes are retriable.
     """
 
-    metadata: "BulkMetadata | None" = None
-    failures: "list[FailedRows]"
+    metadata: BulkMetadata | None = None
+    failures: list[FailedRows]
 
     def __init__(
         self,
         *args: object,
-        metadata: "BulkMetadata | None" = None,
-        failures: "list[FailedRows] | None" = None,
+        metadata: BulkMetadata | None = None,
+        failures: list[FailedRows] | None = None,
     ) -> None:
         super().__init__(*args)
         self.metadata = metadata

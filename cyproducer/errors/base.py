@@ -8,6 +8,8 @@ the register while they are imported; ``errors.for_code`` adds codes that this v
 Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
 """
 
+from __future__ import annotations
+
 import copy
 import sys
 from contextlib import suppress
@@ -45,7 +47,7 @@ class KafkaError(_Root):
     #: one, were accepted before the error, and their future. Other exceptions, including those from Ctrl-C,
     #: get the same attributes.
     accepted: int | None = None
-    future: "BulkFuture | None" = None
+    future: BulkFuture | None = None
 
     def __init__(self, *args: object) -> None:
         # Not super(): the next class may belong to another client and change the text.

@@ -10,6 +10,8 @@ and the first error that is made after that import adds the bases.
 Any thread may call ``adopt``.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from contextlib import suppress

@@ -7,6 +7,8 @@ Callbacks need their own thread. The sender works without the GIL: for every bat
 have to wait for the GIL, 5 ms next to a busy ``send()`` loop. And a slow callback would block the sender.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 

@@ -4,6 +4,8 @@ Owns one daemon thread per running task. Does not own the tasks' code, such as r
 a function that returns a password. The sender's thread starts and polls tasks; it never waits for them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Generic, TypeVar
 

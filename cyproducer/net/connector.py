@@ -7,6 +7,8 @@ ApiVersions handshake. Does not decide which broker is needed (``network_client`
 Runs with the loop lock held; ``diagnosis`` and ``any_ready`` may be called from any thread.
 """
 
+from __future__ import annotations
+
 import errno
 import math
 import os
@@ -546,8 +548,8 @@ class Connector:
         connection.handshake.authentication.begin()
 
     def _authentication(
-        self, connection: Connection, converse: "Callable[[str], Conversation]"
-    ) -> "Authentication":
+        self, connection: Connection, converse: Callable[[str], Conversation]
+    ) -> Authentication:
         client_id, versions = self._config.client_id, connection.handshake.versions
 
         def send_handshake(mechanism: str) -> None:
@@ -557,7 +559,7 @@ class Connector:
             self._loop.hold(connection, True)
             self.request(connection, SASL_HANDSHAKE, version, number, frame, self._on_sasl_handshake)
 
-        def send_authenticate(message: "Hidden[bytes]") -> None:
+        def send_authenticate(message: Hidden[bytes]) -> None:
             assert connection.handshake.authentication is not None
             connection.handshake.authentication.asked_ms = self._clock.monotonic_ns() / 1e6
             version, number = versions[SASL_AUTHENTICATE], connection.next_correlation_id()
@@ -593,7 +595,7 @@ class Connector:
         return host
 
     def _on_sasl_handshake(
-        self, connection: Connection, version: int, response: "SaslHandshakeResponse", now_ms: float
+        self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
     ) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if the broker rejects the mechanism."""
         authentication = connection.handshake.authentication
@@ -601,7 +603,7 @@ class Connector:
         authentication.on_handshake(response)
 
     def _on_sasl_authenticate(
-        self, connection: Connection, version: int, response: "SaslAuthenticateResponse", now_ms: float
+        self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
     ) -> None:
         """Handles a SaslAuthenticate response. Raises KafkaError if the broker refuses this client."""
         authentication = connection.handshake.authentication
@@ -647,7 +649,7 @@ class Connector:
         self._fetch = self.background.start(self._tokens.current)
         return math.inf
 
-    def _renew(self, connection: Connection, authentication: "Authentication", now_ms: float) -> float:
+    def _renew(self, connection: Connection, authentication: Authentication, now_ms: float) -> float:
         """Continues an authentication, or renews a session; returns when the next step is due.
 
         The credentials are fetched while the old session is still valid. The connection is held only during

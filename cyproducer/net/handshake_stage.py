@@ -3,6 +3,8 @@
 Owns the interface of a stage, and the stage that waits. The other stages: ``tls_handshake``, ``proxy``.
 """
 
+from __future__ import annotations
+
 import socket
 from typing import Any, Protocol, TypeVar
 

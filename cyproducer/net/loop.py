@@ -1,5 +1,7 @@
 """The interface that a ``Connector`` needs from the loop of its connections; ``Sender`` implements it."""
 
+from __future__ import annotations
+
 import socket
 from typing import Protocol
 

@@ -6,6 +6,8 @@ not own calling the functions (``native_codec``). A library that is not found, o
 functions, is not used: its codec then runs with the GIL.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress

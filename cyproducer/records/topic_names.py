@@ -1,5 +1,7 @@
 """Checks topic names, before any other code uses them. Pure functions; any thread may call them."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -9,6 +9,8 @@ This module has the requests of every producer, ``transaction_api``, ``telemetry
 the others.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any

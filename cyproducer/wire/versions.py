@@ -4,6 +4,8 @@ its versions, or none.
 Pure functions without state, callable from any thread.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
