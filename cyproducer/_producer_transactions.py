@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cyproducer import errors
-from cyproducer._consumer_offsets import is_fenced, read_group, read_offsets
 from cyproducer.base.clock import monotonic_ns
 from cyproducer.base.durations import duration
 from cyproducer.base.text import line_prefix
@@ -84,6 +83,8 @@ class TransactionalCalls:
             TypeError, ValueError: the arguments; nothing was sent.
             IllegalStateError: no transaction is open.
         """
+        from cyproducer._consumer_offsets import is_fenced, read_group, read_offsets
+
         client, seconds = self._transactions("send_offsets_to_transaction"), self._seconds(timeout)
         member, positions = read_group(group), read_offsets(offsets)
         if not is_fenced(member) and not self._warned_of_group:

@@ -19,8 +19,8 @@ from cyproducer.futures.delivery cimport RecordFuture
 from cyproducer.futures.invoke_callback cimport ON_BOTH
 
 import logging
+import sys
 
-from cyproducer.serializers import ConfluentSerializer, SerializationContext
 from cyproducer.structs import ProducerRecord, RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
@@ -30,13 +30,19 @@ log = logging.getLogger("cyproducer")
 
 # As a C variable: looking up the class takes longer than filling its instance.
 cdef type record_kind = ProducerRecord
+# SerializationContext, once a producer has a ConfluentSerializer.
+cdef object context_kind = None
 
 
 cdef tuple form_of(object serializer):
     """The ``Form``, and what to call."""
+    global context_kind
     if serializer is None:
         return NONE, None
-    if type(serializer) is ConfluentSerializer:
+    # Only a program that has a ConfluentSerializer has imported its module.
+    adapters = sys.modules.get("cyproducer.serializers")
+    if adapters is not None and type(serializer) is adapters.ConfluentSerializer:
+        context_kind = adapters.SerializationContext
         return WITH_CONTEXT, serializer
     if hasattr(serializer, "serialize"):
         return METHOD, serializer.serialize
@@ -224,7 +230,7 @@ cdef inline object serialized(int form, object serializer, object topic, object 
         return serializer(data)
     if form == METHOD:
         return serializer(topic, headers, data)
-    return serializer.serializer(data, SerializationContext(topic, serializer.field, headers))
+    return serializer.serializer(data, context_kind(topic, serializer.field, headers))
 
 
 cdef int note(object error, str what, object data, object topic) except -1:

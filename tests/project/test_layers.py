@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "security": ("base", "config", "errors"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records"),
-    "send": ("accumulator", "base", "control", "errors", "futures", "records", "serializers", "structs"),
+    "send": ("accumulator", "base", "control", "errors", "futures", "records", "structs"),
     "net": (
         "accumulator", "base", "config", "control", "errors", "records", "security", "version", "wire",
     ),
