@@ -59,6 +59,6 @@ def test_the_sizes_of_the_lists_of_counters_stand_behind_them() -> None:
 
 
 def test_each_response_is_decoded() -> None:
-    for module in ("transaction_api", "telemetry_api", "admin_api"):
+    for module in ("transaction_api", "telemetry_api", "admin_api", "sasl_api"):
         importlib.import_module(f"cyproducer.wire.{module}")
     assert set(DECODERS) == {*CLIENT} - {PRODUCE}
