@@ -7,7 +7,7 @@ import pytest
 from cyproducer.errors import KafkaTimeoutError
 from tools.harness.rig import Rig
 
-MOST_SPARE = 1024
+MOST_SPARE = 512
 
 
 def fill(rig: Rig, *values: bytes) -> None:
