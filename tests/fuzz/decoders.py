@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cyproducer.wire import admin_api, messages, protocol, telemetry_api, transaction_api
+from cyproducer.wire import admin_api, messages, protocol, sasl_api, telemetry_api, transaction_api
 from cyproducer.wire.schema import Api
 
 
@@ -30,8 +30,8 @@ DECODERS = (
     _decoder(messages.API_VERSIONS),
     _decoder(messages.METADATA),
     _decoder(messages.INIT_PRODUCER_ID),
-    _decoder(messages.SASL_HANDSHAKE),
-    _decoder(messages.SASL_AUTHENTICATE),
+    _decoder(messages.SASL_HANDSHAKE, sasl_api.decode_sasl_handshake),
+    _decoder(messages.SASL_AUTHENTICATE, sasl_api.decode_sasl_authenticate),
     _decoder(messages.METADATA, protocol.decode_listing),
     _decoder(messages.FIND_COORDINATOR, transaction_api.decode_find_coordinator),
     _decoder(messages.ADD_PARTITIONS_TO_TXN, transaction_api.decode_add_partitions_to_txn),
