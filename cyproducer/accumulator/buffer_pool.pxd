@@ -40,6 +40,8 @@ cdef class BufferPool:
     cdef int64_t held                 # the most that was needed since memory was last returned
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil
+    cdef bint _fits(self, int64_t size) noexcept nogil
+    cdef void _use(self, int64_t size) noexcept nogil
     cdef void reserve_now(self, int64_t size) noexcept nogil
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1
     cdef bint _end_wait(self, Waiter* me, int64_t began, bint interrupted) noexcept

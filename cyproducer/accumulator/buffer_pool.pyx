@@ -25,6 +25,7 @@ All functions can be called by any thread, with or without the GIL.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from cyproducer.accumulator.structures cimport prefetch_records
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.greenlets cimport after_slice, resume, slice_end, wait_on
 from cyproducer.base.sync cimport (
@@ -37,7 +38,6 @@ from cyproducer.base.sync cimport (
     cyp_note32,
     cyp_peek32,
     cyp_peek64,
-    cyp_prefetch,
     pthread_cond_destroy,
     pthread_cond_signal,
     pthread_mutex_destroy,
@@ -66,7 +66,6 @@ cdef extern from *:
     void cyp_return_memory() nogil
 
 cdef enum:
-    CACHE_LINE = 64
     SMALL = 8192
     MOST_CACHED_SMALL = 1 << 20
 
@@ -131,15 +130,23 @@ cdef class BufferPool:
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil:
         """Reserves ``size`` bytes if they are available and no thread is waiting; never blocks."""
-        cdef bint ok = False
+        cdef bint ok
         pthread_mutex_lock(&self.lock)
-        if self.first_waiter == NULL and self.in_use + size <= self.total_bytes:
-            cyp_change64(&self.in_use, size)
-            if self.in_use > self.recent:
-                self.recent = self.in_use
-            ok = True
+        ok = self._fits(size)
+        if ok:
+            self._use(size)
         pthread_mutex_unlock(&self.lock)
         return ok
+
+    cdef inline bint _fits(self, int64_t size) noexcept nogil:
+        """Whether ``size`` bytes are available and no thread is waiting. The lock is held."""
+        return self.first_waiter == NULL and self.in_use + size <= self.total_bytes
+
+    cdef inline void _use(self, int64_t size) noexcept nogil:
+        """Reserves ``size`` bytes. The lock is held."""
+        cyp_change64(&self.in_use, size)
+        if self.in_use > self.recent:
+            self.recent = self.in_use
 
     cdef void reserve_now(self, int64_t size) noexcept nogil:
         """Reserves ``size`` bytes, beyond the budget if necessary.
@@ -148,9 +155,7 @@ cdef class BufferPool:
         batch, or a batch that is split. The thread that moves them would otherwise wait for itself.
         """
         pthread_mutex_lock(&self.lock)
-        cyp_change64(&self.in_use, size)
-        if self.in_use > self.recent:
-            self.recent = self.in_use
+        self._use(size)
         pthread_mutex_unlock(&self.lock)
 
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1:
@@ -254,9 +259,7 @@ cdef class BufferPool:
             first = self.first_waiter
             if self.in_use + first.need > self.total_bytes:
                 return
-            cyp_change64(&self.in_use, first.need)
-            if self.in_use > self.recent:
-                self.recent = self.in_use
+            self._use(first.need)
             self.first_waiter = first.next
             if first.next == NULL:
                 self.last_waiter = NULL
@@ -305,11 +308,9 @@ cdef class BufferPool:
         """``try_reserve`` and ``allocate`` under one hold of the lock; sets ``reserved``."""
         cdef FreeBuffer* item = NULL
         pthread_mutex_lock(&self.lock)
-        reserved[0] = self.first_waiter == NULL and self.in_use + size <= self.total_bytes
+        reserved[0] = self._fits(size)
         if reserved[0]:
-            cyp_change64(&self.in_use, size)
-            if self.in_use > self.recent:
-                self.recent = self.in_use
+            self._use(size)
             item = self._pop(size)
         pthread_mutex_unlock(&self.lock)
         return <uint8_t*>malloc(size) if item == NULL and reserved[0] else <uint8_t*>item
@@ -332,9 +333,7 @@ cdef class BufferPool:
             self.free_lists[k] = item.next
             self.cached -= size
             # For the next batch: the thread that released this buffer has used it last.
-            cyp_prefetch(item.next)
-            cyp_prefetch(<char*>item.next + CACHE_LINE)
-            cyp_prefetch(<char*>item.next + 2 * CACHE_LINE)
+            prefetch_records(<const uint8_t*>item.next)
         else:
             # The reservation counted cached buffers as available. Free them if they exceed the budget now.
             self._trim()

@@ -11,9 +11,15 @@ from libc.string cimport memcmp, memcpy, memset
 from cyproducer.futures.delivery cimport delivery_unref
 from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
-from cyproducer.accumulator.structures cimport CACHE_LINE, GATE_OPEN, NODE_BUCKETS
+from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
 from cyproducer.base.greenlets cimport broadcast
-from cyproducer.base.sync cimport cyp_note32, cyp_store_pointer, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.sync cimport (
+    CACHE_LINE,
+    cyp_note32,
+    cyp_store_pointer,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void** memory, size_t alignment, size_t size)

@@ -56,7 +56,6 @@ from cyproducer.accumulator.batch_outcomes cimport free_spares
 from cyproducer.accumulator.compression_thread cimport stop_compressing
 from cyproducer.accumulator.far_brokers cimport enlarge, grown_limit, is_far, most_grown
 from cyproducer.accumulator.structures cimport (
-    CACHE_LINE,
     OPEN,
     SEALED,
     SEALING,
@@ -507,8 +506,7 @@ cdef class RecordAccumulator(Incomplete):
             delivery = b.delivery
             # The sender has used these last. They are fetched for the next records.
             if b.next != NULL:
-                cyp_prefetch(b.next.delivery)
-                cyp_prefetch(<char*>b.next.delivery + CACHE_LINE)
+                cyp_prefetch(b.next.delivery, 2)
                 prefetch_batch(b.next.next)
         else:
             b = <Batch*>malloc(sizeof(Batch))

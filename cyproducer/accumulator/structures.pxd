@@ -131,29 +131,21 @@ cdef struct Partition:
     int64_t unused
 
 cdef enum:
-    CACHE_LINE = 64           # bytes; a Partition has four
     AHEAD = 4                 # how many partitions or batches ahead a loop prefetches
 
 cdef inline void prefetch_partition(const Partition* p) noexcept nogil:
     """Fetches what is used of a partition outside transactions into the cache; ``p`` may be NULL."""
-    cyp_prefetch(p)
-    cyp_prefetch(<const char*>p + CACHE_LINE)
-    cyp_prefetch(<const char*>p + 2 * CACHE_LINE)
+    cyp_prefetch(p, 3)
 
 
 cdef inline void prefetch_batch(const Batch* b) noexcept nogil:
     """Fetches a batch into the cache, without its records; ``b`` may be NULL."""
-    cyp_prefetch(b)
-    cyp_prefetch(<const char*>b + CACHE_LINE)
-    cyp_prefetch(<const char*>b + 2 * CACHE_LINE)
-    cyp_prefetch(<const char*>b + 3 * CACHE_LINE)
+    cyp_prefetch(b, 4)
 
 
-cdef inline void prefetch_records(const Batch* b) noexcept nogil:
-    """Fetches the first bytes of a batch's records into the cache: all of a small record."""
-    cyp_prefetch(b.data)
-    cyp_prefetch(b.data + CACHE_LINE)
-    cyp_prefetch(b.data + 2 * CACHE_LINE)
+cdef inline void prefetch_records(const uint8_t* data) noexcept nogil:
+    """Fetches the start of a batch's buffer into the cache: all of a small record; may be NULL."""
+    cyp_prefetch(data, 3)
 
 
 cdef struct PartitionList:

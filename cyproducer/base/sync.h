@@ -74,8 +74,12 @@ static inline void cyp_clear(void *p, size_t size) {
     memset(p, 0, size);
 }
 
-/* Fetches the cache line of an address, which may be any, NULL too, before it is read or written. */
-static inline void cyp_prefetch(const void *p) { __builtin_prefetch(p, 1); }
+/* Fetches cache lines from an address on, which may be any, NULL too, before they are read or written. */
+#define CYP_CACHE_LINE 64
+static inline void cyp_prefetch(const void *p, int lines) {
+    int i;
+    for (i = 0; i < lines; i++) __builtin_prefetch((const char *)p + i * CYP_CACHE_LINE, 1);
+}
 
 /* A pointer that one thread publishes, with everything that it points to, for threads that take no lock. */
 static inline void *cyp_load_pointer(void *const *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }

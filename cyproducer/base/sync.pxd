@@ -43,7 +43,8 @@ cdef extern from "sync.h" nogil:
     void cyp_change32(int32_t* p, int32_t by)
     void cyp_note32(int32_t* p, int32_t v)
     void cyp_clear(void* p, size_t size)
-    void cyp_prefetch(const void* p)
+    const int CACHE_LINE "CYP_CACHE_LINE"         # bytes
+    void cyp_prefetch(const void* p, int lines)
     void* cyp_load_pointer(void** p)
     void cyp_store_pointer(void** p, void* v)
     void cyp_spin_lock(int32_t* lock)             # `lock` is 0 at first

@@ -99,7 +99,6 @@ cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil
 cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil
 cdef bint delivery_spent(Delivery* d, int32_t count) noexcept nogil
-cdef void delivery_free(Delivery* d) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
 cdef int delivery_await(Delivery* d, int64_t until) except -1

@@ -246,8 +246,8 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         if i + AHEAD < r.count:
             b = r.batches[i + AHEAD]
             prefetch_partition(b.partition)
-            cyp_prefetch(b.delivery)
-            cyp_prefetch(b.data)
+            cyp_prefetch(b.delivery, 1)
+            cyp_prefetch(b.data, 1)
         o = &sender.outcomes[i]
         if o.error_code != 0:
             continue

@@ -420,7 +420,7 @@ cdef class Sender:
                 break
             for i in range(count):
                 if i + AHEAD < count:
-                    prefetch_records(self.drained[i + AHEAD])
+                    prefetch_records(self.drained[i + AHEAD].data)
                 b = self.drained[i]
                 if b.state == SEALING:
                     self.accumulator.compress(b)

@@ -33,6 +33,7 @@ SHORTEST_GAP_S = 0.001
 DOWN_MS = 300
 """For how long each broker of a rolling restart is down."""
 FEW_PARTITIONS = 3
+"""Partitions whose batches are large, to compare with."""
 ROUNDS = 5
 """How often one thread and several are compared."""
 BETWEEN_S = 0.02
