@@ -5,8 +5,8 @@ relies on, and a shape of responses that is easier to use than the one on the wi
 (``messages``), sockets or the choice of a version (``versions``). The caller matches responses to requests by
 correlation id. Every function is pure and callable from any thread.
 
-This module has the requests of every producer, ``transaction_api``, ``telemetry_api`` and ``admin_api`` have
-the others.
+This module has the requests of every producer, and encodes those of SASL, whose responses are in
+``sasl_api``. ``transaction_api``, ``telemetry_api`` and ``admin_api`` have the others.
 """
 
 from __future__ import annotations
