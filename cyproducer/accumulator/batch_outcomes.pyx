@@ -47,7 +47,7 @@ from cyproducer.base.sync cimport (
 
 cdef enum:
     BLOCK = 32                # batches accounted for under one hold of the lock
-    MOST_SPARE = 512          # completed batches that are kept for reuse, with their deliveries 200 kB
+    MOST_SPARE = 4096         # completed batches that are kept for reuse, with their deliveries 1.5 MB
 
 
 cdef void note_offsets(Accumulator* a, const Batch* b, int64_t base_offset) noexcept nogil:

@@ -11,7 +11,7 @@ Up to 64 KiB a buffer's size is a power of two, at least 512 bytes (``buffer_cap
 buffer fits the next batch of its size class. Bytes in free lists count as available: ``allocate`` frees them
 when the total would exceed the budget.
 
-A small buffer (up to 8 KiB) is kept only while the free lists hold no more than 1 MiB. malloc caches small
+A small buffer (up to 8 KiB) is kept only while the free lists hold no more than 2 MiB. malloc caches small
 buffers just as well and may return their pages to the system: one record for each of ten thousand partitions
 must not leave ten thousand buffers behind.
 
@@ -67,7 +67,7 @@ cdef extern from *:
 
 cdef enum:
     SMALL = 8192
-    MOST_CACHED_SMALL = 1 << 20
+    MOST_CACHED_SMALL = 2 << 20
 
 
 cdef inline int size_class(int64_t capacity) noexcept nogil:

@@ -74,11 +74,20 @@ static inline void cyp_clear(void *p, size_t size) {
     memset(p, 0, size);
 }
 
-/* Fetches cache lines from an address on, which may be any, NULL too, before they are read or written. */
+/* Fetches cache lines that this thread will write, from an address on, which may be any, NULL too. On x86-64 GCC's
+ * builtin would fetch them as lines to be read, and the first write would ask the other core once more. CPUs that
+ * do not know the instruction ignore it. */
 #define CYP_CACHE_LINE 64
 static inline void cyp_prefetch(const void *p, int lines) {
+    const char *line = (const char *)p;
     int i;
-    for (i = 0; i < lines; i++) __builtin_prefetch((const char *)p + i * CYP_CACHE_LINE, 1);
+    for (i = 0; i < lines; i++, line += CYP_CACHE_LINE) {
+#ifdef __x86_64__
+        __asm__ volatile("prefetchw (%0)" : : "r"(line));
+#else
+        __builtin_prefetch(line, 1);
+#endif
+    }
 }
 
 /* A pointer that one thread publishes, with everything that it points to, for threads that take no lock. */

@@ -108,10 +108,10 @@ def test_a_released_buffer_is_reused_for_its_size() -> None:
     assert pool.used_bytes == 0
 
 
-def test_small_buffers_are_kept_up_to_one_mebibyte_in_total() -> None:
+def test_small_buffers_are_kept_up_to_two_mebibytes_in_total() -> None:
     pool = BufferPool(1 << 26)
-    for size, kept in ((512, 1 << 20), (8192, 1 << 20), (16384, (1 << 20) + 300 * 16384)):
-        leases = [pool.acquire(size) for _ in range(300 if size > 512 else 3000)]
+    for size, kept in ((512, 2 << 20), (8192, 2 << 20), (16384, (2 << 20) + 300 * 16384)):
+        leases = [pool.acquire(size) for _ in range(300 if size > 512 else 5000)]
         for lease in leases:
             assert lease is not None
             lease.release()

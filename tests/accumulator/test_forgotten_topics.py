@@ -17,6 +17,7 @@ from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, until_blocked
 
 NOT_ENOUGH_REPLICAS = 19
+PER_FORGOTTEN_TOPIC = 100  # bytes
 
 
 def test_a_missing_topic_is_forgotten_completely() -> None:
@@ -233,10 +234,10 @@ def test_a_topic_is_not_forgotten_while_the_control_plane_holds_a_partition_back
 @pytest.mark.slow
 def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None:
     rounds, count = 3, 2000
+    left: list[int] = []
     with Rig(idempotent=idempotent, buffer_memory=32 * 1024 * KIB) as rig:
         if idempotent:
             grant(rig)
-        before = lent_bytes()
         for number in range(rounds):
             topics = [f"topic-{number}-{i}" for i in range(count)]
             for topic in topics:
@@ -246,6 +247,8 @@ def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None
             rig.log.clear()
             for topic in topics:
                 rig.sender.forget_topic(topic)
+            left.append(lent_bytes())
         assert topic_names(rig.accumulator) == []
-        # Each topic took 1.2 kB. The remaining memory includes memory that the rig itself keeps.
-        assert lent_bytes() - before < 300 * rounds * count
+        # Each topic took 1.2 kB. The first round's batches and buffers are reused. What remains of a topic
+        # includes memory that the rig itself keeps.
+        assert left[-1] - left[0] < PER_FORGOTTEN_TOPIC * (rounds - 1) * count

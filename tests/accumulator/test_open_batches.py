@@ -7,7 +7,7 @@ import pytest
 from cyproducer.errors import KafkaTimeoutError
 from tools.harness.rig import Rig
 
-MOST_SPARE = 512
+MOST_SPARE = 4096
 
 
 def fill(rig: Rig, *values: bytes) -> None:
@@ -107,7 +107,7 @@ def test_a_future_keeps_its_outcome_while_the_batch_of_its_record_is_used_again(
 
 
 def test_only_so_many_completed_batches_are_kept() -> None:
-    partitions = 2 * MOST_SPARE
+    partitions = MOST_SPARE + 100
     with Rig({"t": [1] * partitions}) as rig:
         for partition in range(partitions):
             rig.send("t", b"v", partition=partition)

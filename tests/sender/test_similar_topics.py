@@ -1,4 +1,6 @@
-"""Topics of one request whose names begin alike: each gets its own outcome."""
+"""Topics and partitions of one request, whatever their names and order: each gets its own outcome."""
+
+import random
 
 import pytest
 
@@ -33,3 +35,34 @@ def test_a_topic_whose_name_begins_another_name_is_not_taken_for_it(version: int
             assert isinstance(
                 future.exception, TopicAuthorizationFailedError if name == refused else type(None)
             )
+
+
+@pytest.mark.parametrize("count", [5, 32, 33, 300])
+def test_batches_and_outcomes_in_any_order_stay_with_their_records(count: int) -> None:
+    topics = {f"topic-{number}": [1] * 600 for number in range(3)}
+    order = random.Random(count)
+    places = order.sample([(name, partition) for name in topics for partition in range(600)], count)
+    with Rig(topics, linger_ms=1) as rig:
+        futures = {
+            (name, partition): rig.send(name, f"{name}/{partition}".encode(), partition=partition)
+            for name, partition in places
+        }
+        rig.clock.advance_ms(1)
+        seen = one(rig)
+        rig.pending.remove(seen)
+        assert seen.places == sorted(places)
+        assert [seen.batches[name, partition].records[0].value for name, partition in seen.places] == [
+            f"{name}/{partition}".encode() for name, partition in seen.places
+        ]
+        # In the order of `places`, which is random, too.
+        answers: dict[str, list[PartitionResponse]] = {}
+        for name, partition in places:
+            answers.setdefault(name, []).append(PartitionResponse(partition, base_offset=partition))
+        seen.peer.sock.sendall(
+            encode_produce_response(
+                seen.request.api_version, seen.request.correlation_id, list(answers.items())
+            )
+        )
+        rig.step()
+        assert rig.control.broken == []
+        assert [futures[place].get(0).offset for place in places] == [partition for _, partition in places]
