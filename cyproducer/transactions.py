@@ -115,8 +115,8 @@ class TransactionAdmin:
         self._runtime = Runtime(self.config, resolve_partitioner(self.config.partitioner))
         self._runtime.start()
         client = self._runtime.client
-        self._coordinators = Coordinators(client.application_requests, self._backoff, client.diagnosis)
-        self._reader = Reading(client.application_requests, self._backoff, client.diagnosis)
+        self._coordinators = Coordinators(client.application_requests)
+        self._reader = Reading(client.application_requests)
         self._finalizer = weakref.finalize(self, finish, self._runtime)
         # Not at exit: all producers are closed then, at the same time.
         self._finalizer.atexit = False

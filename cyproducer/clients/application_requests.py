@@ -98,6 +98,7 @@ class ApplicationRequests:
         connector: Connector,
         nodes: Callable[[], Sequence[int]],
         diagnosis: Callable[[], str],
+        backoff: ExponentialBackoff,
     ) -> None:
         """
         Args:
@@ -106,12 +107,14 @@ class ApplicationRequests:
             connector: sends requests, and connects to brokers.
             nodes: returns the nodes to connect to if there is no connection.
             diagnosis: returns the reason why requests fail, for error messages.
+            backoff: the delay between two attempts of a call.
         """
+        self.diagnosis = diagnosis
+        self.backoff = backoff
         self._config = config
         self._sender = sender
         self._connector = connector
         self._nodes = nodes
-        self._diagnosis = diagnosis
         # Filled by application threads, emptied by the sender thread.
         self._submitted: deque[ApplicationRequest] = deque()
         # Without a connection yet, in the order in which they were submitted.
@@ -145,6 +148,33 @@ class ApplicationRequests:
                 if left <= 0:
                     return
                 self._changed.wait(min(left, _ANSWERED_LATE_S))
+
+    def ask(self, requests: Sequence[ApplicationRequest], deadline: float) -> str | None:
+        """Sends requests, and waits for all of them until ``deadline``, in the time of ``monotonic_s()``.
+
+        Returns None, or which one is not answered then, for an error message.
+        """
+        try:
+            for request in requests:
+                self.send(request)
+            while open_ones := [request for request in requests if not request.done]:
+                left = deadline - monotonic_s()
+                if left <= 0:
+                    asked = open_ones[0]
+                    node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
+                    return f"{asked.api.name} is not answered by {node}"
+                self.wait(open_ones, left)
+        finally:
+            for request in requests:
+                request.withdraw()
+        return None
+
+    def pause(self, failures: int, most_s: float) -> None:
+        """Waits before the attempt after so many failures in a row, up to ``most_s`` seconds."""
+        # Imported here: most programs need no second attempt, and it takes long.
+        import random
+
+        self.wait((), min(most_s, self.backoff.delay_ms(failures, random.random) / 1000))
 
     # With the loop lock held
 
@@ -184,7 +214,7 @@ class ApplicationRequests:
         if wait_ms is None:
             self._finish(
                 request,
-                errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self._diagnosis()}"),
+                errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self.diagnosis()}"),
             )
             return None, math.inf
         return connection, wait_ms
@@ -253,8 +283,6 @@ class Attempts:
     def __init__(
         self,
         requests: ApplicationRequests,
-        backoff: ExponentialBackoff,
-        diagnosis: Callable[[], str],
         what: str,
         deadline: float,
         seconds: float,
@@ -262,15 +290,11 @@ class Attempts:
         """
         Args:
             requests: sends requests.
-            backoff: the delay between two attempts.
-            diagnosis: returns the reason why requests fail, for error messages.
             what: describes the call, for error messages.
             deadline: in the time of ``monotonic_s()``.
             seconds: the total time until the deadline, for error messages.
         """
         self._requests = requests
-        self._backoff = backoff
-        self._diagnosis = diagnosis
         self._what = what
         self._deadline = deadline
         self._seconds = seconds
@@ -285,19 +309,8 @@ class Attempts:
             KafkaTimeoutError: the deadline has passed.
             Exception: the error of a request that would fail again with the same error.
         """
-        try:
-            for request in requests:
-                self._requests.send(request)
-            while open_ones := [request for request in requests if not request.done]:
-                left = self._deadline - monotonic_s()
-                if left <= 0:
-                    asked = open_ones[0]
-                    node = "any broker" if asked.wanted_node is None else f"broker {asked.wanted_node}"
-                    raise self._too_late(f"{asked.api.name} is not answered by {node}")
-                self._requests.wait(open_ones, left)
-        finally:
-            for request in requests:
-                request.withdraw()
+        if missing := self._requests.ask(requests, self._deadline):
+            raise self._too_late(missing)
         failed = [request for request in requests if request.error is not None]
         for request in failed:
             assert request.error is not None
@@ -323,10 +336,7 @@ class Attempts:
         left = self._deadline - monotonic_s()
         if left <= 0:
             raise self._too_late("there is no time for another attempt")
-        # Imported here: most programs need no second attempt, and it takes long.
-        import random
-
-        self._requests.wait((), min(left, self._backoff.delay_ms(self._failures, random.random) / 1000))
+        self._requests.pause(self._failures, left)
 
     def refused(self, code: int, what: str, message: str | None = None) -> None:
         """Raises the error of a code, or waits if it is retriable. ``message``: the broker's own text."""
@@ -338,7 +348,8 @@ class Attempts:
     def _too_late(self, waiting: str) -> errors.KafkaTimeoutError:
         last = f", after {self._failures} failed: {self._last}" if self._last is not None else ""
         error = errors.KafkaTimeoutError(
-            f"{self._what} not complete within {self._seconds:g} s: {waiting}{last}; {self._diagnosis()}"
+            f"{self._what} not complete within {self._seconds:g} s: {waiting}{last}; "
+            f"{self._requests.diagnosis()}"
         )
         error.__cause__ = self._last
         return error

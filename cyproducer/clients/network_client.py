@@ -185,7 +185,7 @@ class NetworkClient:
             self.fates.transaction_machine = self.transaction_client.machine
         #: The requests of the application, beyond those of a producer.
         self.application_requests = ApplicationRequests(
-            config, sender, self._connector, self._nodes, self.diagnosis
+            config, sender, self._connector, self._nodes, self.diagnosis, self._backoff
         )
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
@@ -355,9 +355,7 @@ class NetworkClient:
         """
         refuse_wait_of_sender("list_topics()")
         deadline = monotonic_s() + timeout_s
-        attempts = Attempts(
-            self.application_requests, self._backoff, self.diagnosis, "list_topics()", deadline, timeout_s
-        )
+        attempts = Attempts(self.application_requests, "list_topics()", deadline, timeout_s)
 
         def encode(version: int, number: int, client_id: str) -> bytes:
             # Up to version 3, a request can't prevent the creation of topics.

@@ -15,13 +15,12 @@ errors are raised, with the broker's own text.
 Sources: Kafka protocol guide; KIP-4, KIP-79, KIP-98, KIP-133, KIP-207 (``OFFSET_NOT_AVAILABLE``), KIP-590.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
-from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire import admin_api, protocol
 from cyproducer.wire.admin_api import DescribedConfigs, FetchedPartition
@@ -56,18 +55,9 @@ class Topic(NamedTuple):
 class Reading:
     """Reads from one cluster. See the module's docstring. Thread-safe."""
 
-    def __init__(
-        self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
-    ) -> None:
-        """
-        Args:
-            requests: sends requests.
-            backoff: the delay between two attempts.
-            diagnosis: returns the reason why requests fail, for error messages.
-        """
+    def __init__(self, requests: ApplicationRequests) -> None:
+        """``requests`` sends requests."""
         self._requests = requests
-        self._backoff = backoff
-        self._diagnosis = diagnosis
         # Each access is a single dict operation; a stale leader is detected by its response.
         self._leaders: dict[tuple[str, int], int] = {}
 
@@ -415,7 +405,7 @@ class Reading:
         self._leaders.pop((topic, partition), None)
 
     def _attempts(self, what: str, deadline: float, seconds: float) -> Attempts:
-        return Attempts(self._requests, self._backoff, self._diagnosis, what, deadline, seconds)
+        return Attempts(self._requests, what, deadline, seconds)
 
 
 def _part(parts: Sequence[Any], topic: str, partition: int, request: ApplicationRequest) -> Any:

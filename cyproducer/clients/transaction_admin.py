@@ -6,10 +6,9 @@ own the meaning of responses (``control/transaction_ending``), or sending reques
 """
 
 import math
-import random
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cyproducer import errors
@@ -18,7 +17,6 @@ from cyproducer.base.durations import duration
 from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Encode, framing
 from cyproducer.clients.transaction_client import HIGHEST_OF_FIRST, level_of
 from cyproducer.control.coordinator import refusal
-from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transaction_ending import (
     OPEN_STATES,
     STATES,
@@ -54,18 +52,9 @@ MAX_INT64 = (1 << 63) - 1
 class Coordinators:
     """Sends requests to one cluster's coordinators. See the module's docstring."""
 
-    def __init__(
-        self, requests: ApplicationRequests, backoff: ExponentialBackoff, diagnosis: Callable[[], str]
-    ) -> None:
-        """
-        Args:
-            requests: sends requests.
-            backoff: the delay between two attempts to list.
-            diagnosis: returns the reason why requests fail, for error messages.
-        """
+    def __init__(self, requests: ApplicationRequests) -> None:
+        """``requests`` sends requests."""
         self._requests = requests
-        self._backoff = backoff
-        self._diagnosis = diagnosis
 
     def run(
         self,
@@ -122,7 +111,8 @@ class Coordinators:
     def _too_late(self, call: CoordinatorCall, count: int, seconds: float) -> errors.KafkaTimeoutError:
         more = f"; {count - 1} more are not complete" if count > 1 else ""
         return errors.KafkaTimeoutError(
-            f"{call.name} not complete within {seconds:g} s: {call.describe()}; {self._diagnosis()}{more}"
+            f"{call.name} not complete within {seconds:g} s: {call.describe()}; "
+            f"{self._requests.diagnosis()}{more}"
         )
 
     def _step(
@@ -239,11 +229,11 @@ class Coordinators:
             if left <= 0:
                 raise errors.KafkaTimeoutError(
                     f"not all brokers have listed their transactions within {seconds:g} s: {failure}{last}; "
-                    f"{self._diagnosis()}"
+                    f"{self._requests.diagnosis()}"
                 )
             failures += 1
             last = f", after {failures} failed: {failure}"
-            self._requests.wait((), min(left, self._backoff.delay_ms(failures, random.random) / 1000))
+            self._requests.pause(failures, left)
         listed: dict[str, TransactionListing] = {}
         for each in found:
             # While a coordinator moves, two brokers may list the same id.
@@ -285,23 +275,10 @@ class Coordinators:
         self, requests: Sequence[ApplicationRequest], deadline: float
     ) -> tuple[list[Any], BaseException | None]:
         """Sends requests; returns their responses (None if missing) and an error that may be temporary."""
-        try:
-            for request in requests:
-                self._requests.send(request)
-            while open_ones := [request for request in requests if not request.done]:
-                left = deadline - monotonic_s()
-                if left <= 0:
-                    break
-                self._requests.wait(open_ones, left)
-        finally:
-            for request in requests:
-                request.withdraw()
-        failure: BaseException | None = None
+        missing = self._requests.ask(requests, deadline)
+        failure: BaseException | None = None if missing is None else errors.KafkaTimeoutError(missing)
         for request in requests:
-            if not request.done:
-                asked = "any broker" if request.wanted_node is None else f"broker {request.wanted_node}"
-                failure = errors.KafkaTimeoutError(f"{request.api.name} is not answered by {asked}")
-            elif request.error is not None:
+            if request.error is not None:
                 if request.final:
                     raise request.error
                 failure = request.error

@@ -40,5 +40,5 @@ def test_calls_that_end_together_make_room_for_the_others(monkeypatch: pytest.Mo
     monkeypatch.setattr(transaction_admin, "AT_ONCE", 3)
     calls = [Describing("tx", BACKOFF, lambda: 0.5) for _ in range(7)]
     requests: Any = Instant()
-    Coordinators(requests, BACKOFF, str).run(calls, math.inf, math.inf)
+    Coordinators(requests).run(calls, math.inf, math.inf)
     assert all(call.result is not None for call in calls)

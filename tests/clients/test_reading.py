@@ -425,8 +425,8 @@ def test_progress_makes_the_next_pause_short(cluster: ScriptedCluster, reader: R
             log.high_watermark = next(marks)
 
     cluster.script = script
-    noting = Noting()
-    assert len(values(Reading(reader._requests, noting, str), 0, 6)) == 6
+    reader._requests.backoff = noting = Noting()
+    assert len(values(reader, 0, 6)) == 6
     assert noting.failures == [1, 2, 1, 2]
 
 
