@@ -241,7 +241,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         """Returns the level for the codec in use; None means the codec's own default."""
         codec = self.compression_type
         specific: int | None = (
-            self._values[f"compression_{codec}_level"] if codec in _CODECS_WITH_LEVELS else None
+            self._values[f"compression_{codec}_level"] if codec in CODECS_WITH_LEVELS else None
         )
         return self.compression_level if specific is None else specific
 
@@ -341,14 +341,19 @@ def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
             raise KafkaConfigurationError(f"{other} and {key} are the same option: give only one of them")
         if value is None and option.none_is_unset:
             continue
-        try:
-            given[option.name] = option.kind(value)
-        except Refused as refused:
-            reason = f"{refused}; " if str(refused) and not option.secret else ""
-            raise KafkaConfigurationError(
-                f"{key}={option.shown(value)}: {reason}must be {option.kind.allowed}"
-            ) from None
+        given[option.name] = read_value(option, value, key)
     return given
+
+
+def read_value(option: Option[Any], value: Any, named: str) -> Any:
+    """Returns the normal form of an option's value; ``named``: the option's name in an error."""
+    try:
+        return option.kind(value)
+    except Refused as refused:
+        reason = f"{refused}; " if str(refused) and not option.secret else ""
+        raise KafkaConfigurationError(
+            f"{named}={option.shown(value)}: {reason}must be {option.kind.allowed}"
+        ) from None
 
 
 def _is_built_in(key: str, value: Any) -> bool:
@@ -411,28 +416,34 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
             )
 
 
-_CODECS_WITH_LEVELS = [codec.name for codec in CODECS if codec.levels]
+CODECS_WITH_LEVELS = [codec.name for codec in CODECS if codec.levels]
+
+
+def check_level(level: int, codec: str | None, named: str) -> None:
+    """Raises if a codec does not have this level; ``named``: the level's option in the error."""
+    if codec not in CODECS_WITH_LEVELS:
+        raise KafkaConfigurationError(
+            f"{named}={level}: compression_type={codec!r} has no levels; "
+            f"these codecs have: {', '.join(CODECS_WITH_LEVELS)}"
+        )
+    kind = OPTIONS_BY_NAME[f"compression_{codec}_level"].kind
+    try:
+        kind(level)
+    except Refused:
+        raise KafkaConfigurationError(
+            f"{named}={level}: must be {kind.allowed} for compression_type={codec!r}"
+        ) from None
 
 
 def _check_compression_level(values: Mapping[str, Any]) -> None:
     level, codec = values["compression_level"], values["compression_type"]
     if level is None:
         return
-    if codec not in _CODECS_WITH_LEVELS:
+    check_level(level, codec, "compression_level")
+    specific = f"compression_{codec}_level"
+    if values[specific] not in (None, level):
         raise KafkaConfigurationError(
-            f"compression_level={level}: compression_type={codec!r} has no levels; "
-            f"these codecs have: {', '.join(_CODECS_WITH_LEVELS)}"
-        )
-    specific = OPTIONS_BY_NAME[f"compression_{codec}_level"]
-    try:
-        specific.kind(level)
-    except Refused:
-        raise KafkaConfigurationError(
-            f"compression_level={level}: must be {specific.kind.allowed} for compression_type={codec!r}"
-        ) from None
-    if values[specific.name] not in (None, level):
-        raise KafkaConfigurationError(
-            f"compression_level={level} contradicts {specific.name}={values[specific.name]}: give one of them"
+            f"compression_level={level} contradicts {specific}={values[specific]}: give one of them"
         )
 
 

@@ -20,17 +20,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cyproducer.config import ProducerConfig, option_name, unknown_option
-from cyproducer.config.option_kinds import Refused
+from cyproducer.config import (
+    CODECS_WITH_LEVELS,
+    ProducerConfig,
+    check_level,
+    option_name,
+    read_value,
+    unknown_option,
+)
 from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.errors import InvalidTopicError, KafkaConfigurationError
-from cyproducer.records.codecs import CODECS
 from cyproducer.records.topic_names import legal_topic
 
 ALLOWED: Final = ("acks", "compression_level", "compression_type", "linger_ms")
 """The options that a topic may have."""
-
-_WITH_LEVELS: Final = [codec.name for codec in CODECS if codec.levels]
 
 _WILD: Final = re.compile(r"[*?\[]")
 
@@ -81,14 +84,7 @@ def _entry(pattern: str, options: Mapping[str, Any]) -> dict[str, Any]:
                 f"topic_options[{pattern!r}]: {keys[name]!r} and {key!r} are the same option: give only one"
             )
         keys[name] = key
-        option = OPTIONS_BY_NAME[name]
-        try:
-            found[name] = option.kind(value)
-        except Refused as refused:
-            reason = f"{refused}; " if str(refused) else ""
-            raise KafkaConfigurationError(
-                f"{place(pattern, key)}={option.shown(value)}: {reason}must be {option.kind.allowed}"
-            ) from None
+        found[name] = read_value(OPTIONS_BY_NAME[name], value, place(pattern, key))
     return found
 
 
@@ -110,25 +106,8 @@ def check(config: ProducerConfig) -> None:
                 f"{place(pattern, 'acks')}={acks}: must be 'all' with idempotence; for other acks of single "
                 "topics, set enable_idempotence=False"
             )
-        _check_level(pattern, entry, settings_of(config, entry))
-
-
-def _check_level(pattern: str, entry: Mapping[str, Any], settings: TopicSettings) -> None:
-    level, codec = entry.get("compression_level"), settings.compression_type
-    if level is None:
-        return
-    where = f"{place(pattern, 'compression_level')}={level}"
-    if codec not in _WITH_LEVELS:
-        raise KafkaConfigurationError(
-            f"{where}: compression_type={codec!r} has no levels; these codecs have: {', '.join(_WITH_LEVELS)}"
-        )
-    kind = OPTIONS_BY_NAME[f"compression_{codec}_level"].kind
-    try:
-        kind(level)
-    except Refused:
-        raise KafkaConfigurationError(
-            f"{where}: must be {kind.allowed} for compression_type={codec!r}"
-        ) from None
+        if (level := entry.get("compression_level")) is not None:
+            check_level(level, settings_of(config, entry).compression_type, place(pattern, "compression_level"))
 
 
 def settings_of(config: ProducerConfig, entry: Mapping[str, Any]) -> TopicSettings:
@@ -137,7 +116,7 @@ def settings_of(config: ProducerConfig, entry: Mapping[str, Any]) -> TopicSettin
     level = entry.get("compression_level")
     if level is None and codec == config.compression_type:
         level = config.effective_compression_level
-    elif level is None and codec in _WITH_LEVELS:
+    elif level is None and codec in CODECS_WITH_LEVELS:
         level = config[f"compression_{codec}_level"]
     return TopicSettings(
         entry.get("linger_ms", config.linger_ms), entry.get("acks", config.acks), codec, level
