@@ -240,16 +240,16 @@ class FatePolicy:
     ) -> Verdict | None:
         """Returns the verdict of the retry policy; None if the batch fails with ``error`` itself."""
         place = batch.topic, batch.partition
-        decision = self._retry.decide(
+        at_ms = self._retry.decide(
             retriable, batch.attempts, batch.created_ms, now_ms, self._rng, at_once=place in self.new_leaders
         )
         self.new_leaders.discard(place)
-        if decision.at_ms is not None:
-            text = "%s for %s: %s; %s"
-            self._say(
-                logging.WARNING, now_ms, text, counted(batch.records, "record"), where, error, decision.reason
-            )
-            return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
+        if at_ms is not None:
+            text = "%s for %s: %s; attempt %d in %.0f ms"
+            records = counted(batch.records, "record")
+            args = records, where, error, batch.attempts + 1, at_ms - now_ms
+            self._say(logging.WARNING, now_ms, text, *args)
+            return Verdict(Fate.RETRY, at_ms, None, maybe)
         if not retriable or batch.attempts > self._retry.retries:
             return None
         return Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe)

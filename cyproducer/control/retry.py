@@ -7,7 +7,6 @@ keeps the errors of failed attempts for the final error of their batches.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 MARKERS_LAST_MS = 20.0
 """The longest wait for a transaction that is being completed: that takes milliseconds (KIP-890)."""
@@ -65,16 +64,6 @@ class ExponentialBackoff:
         return min(self.max_ms, delay * (1 - self.jitter + 2 * self.jitter * random()))
 
 
-class RetryDecision(NamedTuple):
-    """Whether to try again, when, and why (not)."""
-
-    retry: bool
-    #: The time of the next attempt on the caller's clock, milliseconds; None if there is none.
-    at_ms: float | None
-    #: Words that complete "gave up: ..." or "retrying: ...".
-    reason: str
-
-
 class RetryPolicy:
     """Decides whether to retry a failed batch or request (KIP-91 for the delivery timeout)."""
 
@@ -111,8 +100,8 @@ class RetryPolicy:
         random: Callable[[], float],
         *,
         at_once: bool = False,
-    ) -> RetryDecision:
-        """Decides what to do after a failed attempt.
+    ) -> float | None:
+        """Returns the time of the attempt after a failed one, on the caller's clock, in ms; None to give up.
 
         Args:
             retriable: whether the error code or the exception's class allows another attempt.
@@ -122,20 +111,10 @@ class RetryPolicy:
             random: returns a float in [0, 1).
             at_once: the failure said what to do instead, so there is no need to back off.
         """
-        if not retriable:
-            return RetryDecision(False, None, "the error is not retriable")
-        if attempts > self.retries:
-            return RetryDecision(False, None, f"attempt {attempts} failed and retries={self.retries:g}")
-        deadline_ms = self.deadline_ms(created_ms)
+        if not retriable or attempts > self.retries:
+            return None
         at_ms = now_ms if at_once else now_ms + self.backoff.delay_ms(attempts, random)
-        if at_ms >= deadline_ms:
-            return RetryDecision(
-                False,
-                None,
-                f"{now_ms - created_ms:.0f} ms after its creation, attempt {attempts + 1} would come "
-                f"after delivery_timeout_ms={self.delivery_timeout_ms:g}",
-            )
-        return RetryDecision(True, at_ms, f"attempt {attempts + 1} in {at_ms - now_ms:.0f} ms")
+        return at_ms if at_ms < self.deadline_ms(created_ms) else None
 
 
 class LastErrors:
