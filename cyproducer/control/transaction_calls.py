@@ -75,15 +75,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (_S.ABORTING, _E.ENDED): _S.READY,
     # Rights may be granted later: then the same call succeeds.
     (_S.ABORTING, _E.NOT_ENDED): _S.ABORTABLE_ERROR,
-    (_S.INITIALIZING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.READY, _E.FATAL): _S.FATAL_ERROR,
-    (_S.IN_TRANSACTION, _E.FATAL): _S.FATAL_ERROR,
-    (_S.PREPARING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.PREPARED, _E.FATAL): _S.FATAL_ERROR,
-    (_S.COMMITTING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.ABORTABLE_ERROR, _E.FATAL): _S.FATAL_ERROR,
-    (_S.ABORTING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.FATAL_ERROR, _E.FATAL): _S.FATAL_ERROR,
+    **{(state, _E.FATAL): _S.FATAL_ERROR for state in State if state is not _S.UNINITIALIZED},
     (_S.FATAL_ERROR, _E.ABORTABLE): _S.FATAL_ERROR,
 }
 """Every possible transition. A call whose (state, event) is missing is refused and changes nothing."""

@@ -158,8 +158,10 @@ Request = FindCoordinator | Describe | AskLevel | EndTxn | InitProducerId
 class CoordinatorCall(ABC):
     """A request to the coordinator of one transactional id, retried until it succeeds or fails for good.
 
-    ``error`` is set if the call has failed for good.
+    Once it is done, ``result`` is set, or ``error`` if it has failed for good.
     """
+
+    result: object = None
 
     def __init__(self, transactional_id: str, backoff: ExponentialBackoff, rng: Callable[[], float]) -> None:
         """
@@ -179,7 +181,7 @@ class CoordinatorCall(ABC):
     @property
     def done(self) -> bool:
         """Whether there is an outcome."""
-        return self.error is not None
+        return self.result is not None or self.error is not None
 
     @property
     def name(self) -> str:
@@ -276,24 +278,18 @@ class CoordinatorCall(ABC):
 
 
 class Describing(CoordinatorCall):
-    """A call that describes a transactional id. Once it is done, ``result`` or ``error`` is set."""
+    """A call that describes a transactional id."""
 
     result: TransactionDescription | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether there is an outcome."""
-        return self.result is not None or self.error is not None
 
     def _described(self, found: TransactionDescription, where: str, now_ms: float) -> None:
         self.result = found
 
 
 class Ending(CoordinatorCall):
-    """A call that ends a transaction. See the rules in the module's docstring.
+    """A call that ends a transaction. See the rules in the module's docstring."""
 
-    Once it is done, ``result`` or ``error`` is set.
-    """
+    result: Ended | None = None
 
     def __init__(
         self,
@@ -318,7 +314,6 @@ class Ending(CoordinatorCall):
         super().__init__(transaction.transactional_id, backoff, rng)
         self.transaction = transaction
         self.commit = commit
-        self.result: Ended | None = None
         #: The id's transaction timeout, which InitProducerId must not change.
         self.timeout_ms = DEFAULT_TIMEOUT_MS
         self._fence = fence
@@ -336,11 +331,6 @@ class Ending(CoordinatorCall):
         self._before_fence: Ended | None = None
         if transaction.empty:
             self.result = Ended(Outcome.EMPTY, transaction.transactional_id)
-
-    @property
-    def done(self) -> bool:
-        """Whether there is an outcome."""
-        return self.result is not None or self.error is not None
 
     @property
     def name(self) -> str:
