@@ -233,7 +233,7 @@ class Reading:
         """
         attempts = self._attempts(f"description of topics {', '.join(names)}", deadline, seconds)
         while True:
-            encode = framing(admin_api.encode_describe_configs, admin_api.TOPIC, names)
+            encode = framing(admin_api.encode_describe_configs, names)
             request = ApplicationRequest(DESCRIBE_CONFIGS, encode)
             if not attempts.send(request):
                 continue
@@ -249,48 +249,6 @@ class Reading:
                 each.name: {key: value for key, value in each.configs.items() if value is not None}
                 for each in results
                 if not each.error_code
-            }
-
-    def brokers_config(self, name: str, deadline: float, seconds: float) -> dict[int, str | None]:
-        """Returns the value of an option by broker node id; None if it is missing or secret.
-
-        Raises:
-            ClusterAuthorizationFailedError: the principal is not authorized to DescribeConfigs on the
-                cluster.
-            KafkaTimeoutError: not all brokers responded in time.
-        """
-        attempts = self._attempts(f"description of {name} of the brokers", deadline, seconds)
-        while True:
-            metadata = self._metadata([], attempts)
-            if metadata is None:
-                continue
-            requests = [
-                ApplicationRequest(
-                    DESCRIBE_CONFIGS,
-                    framing(
-                        admin_api.encode_describe_configs,
-                        admin_api.BROKER,
-                        [str(broker.node_id)],
-                        [name],
-                    ),
-                    node_id=broker.node_id,
-                )
-                for broker in metadata.brokers
-            ]
-            if not attempts.send(*requests):
-                continue
-            results = [_only(request.response.results, request) for request in requests]
-            refused = [
-                (each, request) for each, request in zip(results, requests, strict=True) if each.error_code
-            ]
-            if refused:
-                result, request = refused[0]
-                what = f"DescribeConfigs of the broker at {request.where}"
-                attempts.refused(result.error_code, what, result.error_message)
-                continue
-            return {
-                broker.node_id: each.configs.get(name)
-                for broker, each in zip(metadata.brokers, results, strict=True)
             }
 
     def create_topic(

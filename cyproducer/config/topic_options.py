@@ -107,7 +107,8 @@ def check(config: ProducerConfig) -> None:
                 "topics, set enable_idempotence=False"
             )
         if (level := entry.get("compression_level")) is not None:
-            check_level(level, settings_of(config, entry).compression_type, place(pattern, "compression_level"))
+            codec = entry.get("compression_type", config.compression_type)
+            check_level(level, codec, place(pattern, "compression_level"))
 
 
 def settings_of(config: ProducerConfig, entry: Mapping[str, Any]) -> TopicSettings:

@@ -18,8 +18,8 @@ from cyproducer.wire.schema import Frame
 
 LATEST, EARLIEST = -1, -2
 """Timestamps of ListOffsets."""
-TOPIC, BROKER = 2, 4
-"""Resource types of DescribeConfigs."""
+TOPIC = 2
+"""The resource type of topics in DescribeConfigs."""
 NO_REPLICA = -1
 """The replica id of a client, which is not a broker."""
 
@@ -86,7 +86,7 @@ class CreateTopicsResponse(NamedTuple):
 
 
 class DescribedConfigs(NamedTuple):
-    """The options of a topic or a broker (KIP-133); ``resource_type`` as in the request."""
+    """The options of a topic (KIP-133); ``resource_type`` as in the request."""
 
     error_code: int
     error_message: str | None
@@ -97,7 +97,7 @@ class DescribedConfigs(NamedTuple):
 
 
 class DescribeConfigsResponse(NamedTuple):
-    """One description for each resource of the request."""
+    """One description for each topic of the request."""
 
     throttle_time_ms: int
     results: list[DescribedConfigs]
@@ -193,23 +193,11 @@ def encode_create_topics(
 
 
 def encode_describe_configs(
-    version: int,
-    correlation_id: int,
-    client_id: str | None,
-    resource_type: int,
-    names: Sequence[str],
-    keys: Sequence[str] | None = None,
+    version: int, correlation_id: int, client_id: str | None, topics: Sequence[str]
 ) -> bytes:
-    """Encodes a DescribeConfigs request v1-v4 as a whole frame (KIP-133).
-
-    Args:
-        resource_type: ``TOPIC`` or ``BROKER``. A broker's options must be requested from that broker.
-        names: topics, or node ids in decimal.
-        keys: options; None: all of them.
-    """
+    """Encodes a DescribeConfigs request v1-v4 for all options of topics as a whole frame (KIP-133)."""
     make = DESCRIBE_CONFIGS.request.DescribeConfigsResource
-    wanted = None if keys is None else list(keys)
-    request = DESCRIBE_CONFIGS.request([make(resource_type, name, wanted) for name in names], False)
+    request = DESCRIBE_CONFIGS.request([make(TOPIC, name, None) for name in topics], False)
     return DESCRIBE_CONFIGS.encode_request(version, correlation_id, client_id, request)
 
 

@@ -539,7 +539,7 @@ def test_options_of_topics_are_described(version: int) -> None:
                 "u": {},
             }
         (received,) = cluster.received(DESCRIBE_CONFIGS)
-        assert received.asked == DescribeConfigs(2, ["t", "missing", "u"], None)
+        assert received.asked == DescribeConfigs(["t", "missing", "u"])
 
 
 def test_a_description_is_repeated_or_refused(cluster: ScriptedCluster, reader: Reading) -> None:
@@ -551,22 +551,6 @@ def test_a_description_is_repeated_or_refused(cluster: ScriptedCluster, reader: 
         errors.TopicAuthorizationFailedError, match=r"DescribeConfigs of topic 't' at .*not you"
     ):
         reader.topic_configs(["t"], *soon())
-
-
-def test_each_broker_describes_itself(cluster: ScriptedCluster, reader: Reading) -> None:
-    for node, value in (("1", "10"), ("2", None)):
-        cluster.logs.brokers[node] = Described({"transactional.id.expiration.ms": value, "other": "1"})
-    cluster.act(DESCRIBE_CONFIGS, Act(error=TIMED_OUT))
-    found = reader.brokers_config("transactional.id.expiration.ms", *soon())
-    assert found == {1: "10", 2: None}
-    assert reader.brokers_config("missing", *soon()) == {1: None, 2: None}
-    # The node that was asked counts, whatever name it answers with.
-    renamed = Act(rewrite=lambda frame: frame.replace(b"\x04\x021", b"\x04\x02x"))
-    cluster.act(DESCRIBE_CONFIGS, renamed, renamed)
-    assert set(reader.brokers_config("other", *soon())) == {1, 2}
-    cluster.act(DESCRIBE_CONFIGS, Act(), Act(error=CLUSTER_DENIED, message="not you"))
-    with pytest.raises(errors.ClusterAuthorizationFailedError, match=r"of the broker at .*not you"):
-        reader.brokers_config("other", *soon())
 
 
 # Creation

@@ -283,8 +283,3 @@ def test_refused_topics_have_the_brokers_words(reader: Reading) -> None:
     with pytest.raises(errors.InvalidTopicError):
         reader.topic("not/a/name", *soon())
     assert reader.topic("refused", *soon()) is None
-
-
-def test_each_broker_tells_its_options(transactional_kafka: KafkaCluster, reader: Reading) -> None:
-    found = reader.brokers_config("transactional.id.expiration.ms", *soon())
-    assert found == dict.fromkeys(transactional_kafka.node_ids, "604800000")

@@ -28,7 +28,7 @@ from tools.harness.reference_wire import (
 
 LATEST, EARLIEST = -1, -2
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, TOPIC_EXISTS = 1, 3, 36
-TOPIC, BROKER = 2, 4
+TOPIC = 2
 
 
 class Fetch(NamedTuple):
@@ -54,9 +54,7 @@ class CreateTopic(NamedTuple):
 
 
 class DescribeConfigs(NamedTuple):
-    resource_type: int
-    names: list[str]
-    keys: list[str] | None
+    topics: list[str]
 
 
 Request = Fetch | ListOffsets | CreateTopic | DescribeConfigs
@@ -155,19 +153,21 @@ def _create_topics(header: Header) -> CreateTopic:
 def _describe_configs(header: Header) -> DescribeConfigs:
     reader = header.body
 
-    def resource() -> tuple[int, str, list[str] | None]:
-        kind, name = reader.int8(), _text(header)
-        count = reader.uvarint() - 1 if header.flexible else reader.int32()
-        keys = None if count < 0 else [_text(header) for _ in range(count)]
+    def topic() -> str:
+        _expect(reader, ">b", TOPIC)
+        name = _text(header)
+        if header.flexible:
+            _expect(reader, ">b", 0)
+        else:
+            _expect(reader, ">i", -1)
         reader.no_tags(header.flexible)
-        return kind, name, keys
+        return name
 
-    found = reader.array(header.flexible, resource)
+    topics = reader.array(header.flexible, topic)
     _expect(reader, ">b", 0)
     if header.version >= 3:
         _expect(reader, ">b", 0)
-    ((kind, keys),) = {(kind, tuple(keys) if keys is not None else None) for kind, _, keys in found}
-    return DescribeConfigs(kind, [name for _, name, _ in found], None if keys is None else list(keys))
+    return DescribeConfigs(topics)
 
 
 _READERS: dict[int, Callable[[Header], Request]] = {
@@ -207,7 +207,7 @@ class Log:
 
 @dataclass
 class Described:
-    """What DescribeConfigs says of one topic or broker."""
+    """What DescribeConfigs says of one topic."""
 
     configs: Mapping[str, str | None]
     error: int = 0
@@ -220,7 +220,6 @@ class Logs:
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], Log] = {}
         self.topics: dict[str, Described] = {}
-        self.brokers: dict[str, Described] = {}
         self.created: list[CreateTopic] = []
 
     def of(self, topic: str, partition: int) -> Log:
@@ -299,18 +298,14 @@ class Logs:
             return out + tags
 
         def result(name: str) -> bytes:
-            known = self.topics if request.resource_type == TOPIC else self.brokers
-            found = known.get(name, Described({}, UNKNOWN_TOPIC, "no such topic"))
+            found = self.topics.get(name, Described({}, UNKNOWN_TOPIC, "no such topic"))
             if error:
                 found = Described({}, error, message)
-            shown = [
-                pair for pair in found.configs.items() if request.keys is None or pair[0] in request.keys
-            ]
             out = struct.pack(">h", found.error) + encode_string(found.message, flexible)
-            out += struct.pack(">b", request.resource_type) + encode_string(name, flexible)
-            return out + encode_array(shown, flexible, option) + tags
+            out += struct.pack(">b", TOPIC) + encode_string(name, flexible)
+            return out + encode_array(list(found.configs.items()), flexible, option) + tags
 
-        return encode_array(request.names, flexible, result)
+        return encode_array(request.topics, flexible, result)
 
 
 def _in_topic(name: str, part: bytes, flexible: bool) -> bytes:

@@ -63,11 +63,11 @@ from cyproducer.wire.responses import NO_TOPIC_ID
             "02 02 74 ffffffff ffff 01 02 02 61 02 62 00 00  00000009 00 00",
         ),
         (
-            admin_api.encode_describe_configs(1, 7, "c", admin_api.BROKER, ["2"], ["k"]),
-            "0000001b 0020 0001 00000007 0001 63  00000001 04 0001 32 00000001 0001 6b  00",
+            admin_api.encode_describe_configs(1, 7, "c", ["t"]),
+            "00000018 0020 0001 00000007 0001 63  00000001 02 0001 74 ffffffff  00",
         ),
         (
-            admin_api.encode_describe_configs(4, 7, "c", admin_api.TOPIC, ["t"]),
+            admin_api.encode_describe_configs(4, 7, "c", ["t"]),
             "00000015 0020 0004 00000007 0001 63 00  02 02 02 74 00 00  00 00 00",
         ),
     ],
