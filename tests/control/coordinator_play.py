@@ -21,6 +21,7 @@ from cyproducer.control.transaction_requests import (
     InitProducerId,
     Request,
 )
+from cyproducer.errors import KafkaConnectionError
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.responses import InitProducerIdResponse
 from cyproducer.wire.transaction_api import (
@@ -41,6 +42,7 @@ POSITIONS = {
 BACKOFF_MS = 100.0
 PRODUCER = 4711
 WHERE = "broker-1"
+CUT = KafkaConnectionError("the connection broke")
 
 
 class Play:
@@ -135,6 +137,20 @@ class Play:
                 machine.on_level(self.features_epoch, self.level, self.now_ms)
             case _:
                 raise AssertionError(f"nothing is in flight: {request}")
+
+    def lose(self) -> None:
+        """The request in flight gets no response."""
+        self.machine.on_no_response(CUT, self.now_ms)
+
+    def answer_next(self, kind: type, code: int = 0, **given: Any) -> None:
+        """``send`` and ``answer``."""
+        self.send(kind)
+        self.answer(code, **given)
+
+    def answer_to(self, kind: type, code: int = 0, **given: Any) -> None:
+        """``reach`` and ``answer``."""
+        self.reach(kind)
+        self.answer(code, **given)
 
     def serve(self, limit: int = 50) -> list[Request]:
         """Sends and answers requests until none is due at this moment; returns them."""

@@ -26,6 +26,7 @@ from cyproducer.control.transaction_requests import (
     EndTxn,
     FindCoordinator,
     InitProducerId,
+    Request,
 )
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.wire.transaction_api import (
@@ -33,7 +34,7 @@ from cyproducer.wire.transaction_api import (
     FindCoordinatorResponse,
     TxnOffsetCommitResponse,
 )
-from tests.control.coordinator_play import BACKOFF_MS, GROUP, POSITIONS, PRODUCER, Play
+from tests.control.coordinator_play import BACKOFF_MS, CUT, GROUP, POSITIONS, PRODUCER, Play
 
 REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 7, 14, 15, 16
 UNKNOWN_TOPIC_OR_PARTITION, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 3, 22, 25
@@ -44,7 +45,6 @@ GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID, PRODUCER_FENCED, STALE_MEMBER_EPOCH = 69
 TRANSACTION_ABORTABLE, UNKNOWN_SERVER_ERROR = 120, -1
 
 LEVELS = pytest.mark.parametrize("level", [1, 2])
-CUT = errors.KafkaConnectionError("the connection broke")
 
 
 def refused(call: Call) -> BaseException:
@@ -57,6 +57,12 @@ def succeeded(call: Call) -> Any:
     assert call.done
     assert call.error is None, call.error
     return call.result
+
+
+def completes(play: Play, call: Call, *requests: Request) -> None:
+    """These requests are due now, and their answers complete the call."""
+    assert play.serve() == [*requests]
+    succeeded(call)
 
 
 # The table
@@ -118,7 +124,7 @@ def test_the_end_of_a_transaction_is_in_doubt_once_its_request_got_no_response()
     play.call(Event.COMMIT)
     play.send(EndTxn)
     assert not play.machine.end_in_doubt
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     assert play.machine.end_in_doubt
     play.pass_ms(BACKOFF_MS)
     play.serve()
@@ -133,17 +139,14 @@ def test_an_end_in_doubt_is_asked_for_until_rights_are_granted(level: int, event
     call = play.call(event)
     play.send(EndTxn)
     # It may have been carried out.
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     for _ in range(3):
         play.pass_ms(BACKOFF_MS * 100)
-        play.send(FindCoordinator)
-        play.answer(TXN_ID_AUTHORIZATION_FAILED)
+        play.answer_next(FindCoordinator, TXN_ID_AUTHORIZATION_FAILED)
         assert not call.done
     play.pass_ms(BACKOFF_MS * 100)
-    play.send(FindCoordinator)
-    play.answer()
-    play.reach(EndTxn)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_next(FindCoordinator)
+    play.answer_to(EndTxn, TXN_ID_AUTHORIZATION_FAILED)
     assert not call.done
     play.pass_ms(BACKOFF_MS * 100)
     play.serve()
@@ -160,8 +163,7 @@ def test_a_commit_that_a_coordinator_has_left_in_doubt_is_not_aborted(level: int
     play.answer(NOT_COORDINATOR)
     assert play.machine.end_in_doubt
     play.pass_ms(BACKOFF_MS * 100)
-    play.send(FindCoordinator)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_next(FindCoordinator, TXN_ID_AUTHORIZATION_FAILED)
     assert not commit.done
     abort = Call(Event.ABORT, "abort_transaction()")
     play.machine.submit(abort, play.now_ms)
@@ -180,8 +182,7 @@ def test_a_batch_that_added_nothing_before_the_level_sank_is_ended_by_a_new_epoc
     assert play.reach(EndTxn).protocol == FIRST
     play.answer(INVALID_TXN_STATE)
     # Not again and again.
-    play.send(InitProducerId)
-    play.answer()
+    play.answer_next(InitProducerId)
     play.serve()
     succeeded(call)
     assert play.is_in(State.READY)
@@ -194,8 +195,7 @@ def test_an_abort_that_was_not_sent_for_want_of_rights_may_be_repeated(level: in
     play.machine.unreachable(EndTxn(False, level), CUT, play.now_ms)
     play.pass_ms(BACKOFF_MS)
     call = play.call(Event.ABORT)
-    play.send(FindCoordinator)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_next(FindCoordinator, TXN_ID_AUTHORIZATION_FAILED)
     assert isinstance(refused(call), errors.AuthorizationError)
     again = play.call(Event.ABORT)
     play.pass_ms(BACKOFF_MS)
@@ -364,8 +364,7 @@ def test_what_is_not_sent_yet_is_given_up_once_the_transaction_has_failed(state:
 def test_init_finds_the_coordinator_and_takes_the_id_over(level: int) -> None:
     play = Play(level)
     call = play.call(Event.INIT)
-    assert play.serve() == [FindCoordinator(1, "tx"), InitProducerId(-1, -1)]
-    succeeded(call)
+    completes(play, call, FindCoordinator(1, "tx"), InitProducerId(-1, -1))
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
     assert play.is_in(State.READY)
 
@@ -397,8 +396,7 @@ def test_an_init_that_succeeded_unseen_is_told_to_the_next_call() -> None:
 def test_a_refused_init_may_be_repeated_after_rights_were_granted() -> None:
     play = Play()
     call = play.call(Event.INIT)
-    play.reach(InitProducerId)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_to(InitProducerId, TXN_ID_AUTHORIZATION_FAILED)
     error = refused(call)
     assert type(error) is errors.TransactionalIdAuthorizationFailedError
     assert isinstance(error, errors.InvalidSetupError)
@@ -411,8 +409,7 @@ def test_a_refused_init_may_be_repeated_after_rights_were_granted() -> None:
 def test_a_refused_timeout_names_the_option_its_value_and_the_brokers() -> None:
     play = Play(timeout_ms=900_001)
     call = play.call(Event.INIT)
-    play.reach(InitProducerId)
-    play.answer(INVALID_TRANSACTION_TIMEOUT)
+    play.answer_to(InitProducerId, INVALID_TRANSACTION_TIMEOUT)
     error = refused(call)
     assert isinstance(error, errors.InvalidSetupError)
     assert "transaction_timeout_ms=900001: lower it, or raise transaction.max.timeout.ms" in str(error)
@@ -444,8 +441,7 @@ def test_begin_sends_nothing_and_neither_do_the_ends_of_an_empty_transaction(lev
         play.pass_ms(10 * LEVEL_AGE_MS)
         assert play.next() is None
         call = play.call(event)
-        assert play.serve() == []
-        succeeded(call)
+        completes(play, call)
     assert play.machine.number == 3
 
 
@@ -455,8 +451,7 @@ def test_an_empty_transaction_after_another_one_sends_nothing_either(level: int)
     play.begun()
     play.pass_ms(10 * LEVEL_AGE_MS)
     call = play.call(Event.COMMIT)
-    assert play.serve() == []
-    succeeded(call)
+    completes(play, call)
 
 
 def test_the_cause_of_one_transaction_is_not_that_of_the_next() -> None:
@@ -478,8 +473,7 @@ def test_empty_offsets_are_no_request(level: int) -> None:
     play.pass_ms(10 * LEVEL_AGE_MS)
     succeeded(play.offsets({}))
     call = play.call(Event.COMMIT)
-    assert play.serve() == []
-    succeeded(call)
+    completes(play, call)
 
 
 def test_the_first_protocol_adds_partitions_in_waves() -> None:
@@ -539,9 +533,7 @@ def test_the_level_is_asked_for_before_a_transaction_unless_it_is_known_from_the
 
 
 def test_a_level_that_was_raised_or_lowered_since_the_last_transaction_counts() -> None:
-    play = Play(1).written()
-    play.call(Event.COMMIT)
-    play.serve()
+    play = ended(Play(1))
     for level, protocol in ((2, SECOND), (0, FIRST), (2, SECOND), (1, FIRST)):
         play.level, play.features_epoch = level, play.features_epoch + 1
         play.pass_ms(2 * LEVEL_AGE_MS)
@@ -580,8 +572,7 @@ def test_an_open_transaction_of_the_second_protocol_is_ended_by_the_first_where_
         play.level, play.features_epoch = level, 2
         play.pass_ms(2 * LEVEL_AGE_MS)
         call = play.call(Event.COMMIT)
-        assert play.serve() == [AskLevel(), EndTxn(True, FIRST)]
-        succeeded(call)
+        completes(play, call, AskLevel(), EndTxn(True, FIRST))
 
 
 def test_an_open_transaction_of_the_first_protocol_is_ended_by_it_although_the_level_has_risen() -> None:
@@ -592,13 +583,8 @@ def test_an_open_transaction_of_the_first_protocol_is_ended_by_it_although_the_l
 
 
 def test_the_epoch_is_bumped_before_the_first_transaction_of_the_second_protocol() -> None:
-    play = Play(1).written()
-    play.call(Event.COMMIT)
-    play.serve()
+    play = bumping(Play(1))
     epoch = play.machine.epoch
-    play.machine.on_features(2, 2, play.now_ms)
-    play.level = 2
-    play.begun().write()
     assert play.serve() == [InitProducerId(PRODUCER, epoch)]
     assert play.machine.epoch == epoch + 1
     assert play.machine.protocol == SECOND
@@ -609,27 +595,28 @@ def test_the_epoch_is_bumped_before_the_first_transaction_of_the_second_protocol
     assert [kind for kind in play.kinds() if kind == "InitProducerId"] == [], "once"
 
 
-@LEVELS
-def test_taking_over_ends_the_epoch_so_that_either_protocol_may_follow(level: int) -> None:
-    play = Play(level).begun()
-    play.write()
-    assert not any(isinstance(request, InitProducerId) for request in play.serve())
-
-
 def test_the_first_protocol_follows_the_second_without_a_bump() -> None:
-    play = Play(2).written()
-    play.call(Event.COMMIT)
-    play.serve()
+    play = ended(Play(2))
     play.machine.on_features(2, 1, play.now_ms)
     play.level = 1
     play.begun().write()
     assert play.kinds() == ["AddPartitions"]
 
 
-def ended(play: Play, event: Event = Event.COMMIT) -> Play:
-    play.written().call(event)
+def ended(play: Play) -> Play:
+    """After a transaction that has committed something."""
+    play.written().call(Event.COMMIT)
     play.serve()
     assert play.is_in(State.READY)
+    return play
+
+
+def bumping(play: Play) -> Play:
+    """Before the first transaction of the second protocol, after one of the first."""
+    ended(play)
+    play.machine.on_features(2, 2, play.now_ms)
+    play.level, play.features_epoch = 2, 2
+    play.begun().write()
     return play
 
 
@@ -639,8 +626,7 @@ def test_the_second_protocol_waits_for_the_markers_of_the_last_transaction() -> 
     play.begun().write()
     waited = []
     while play.machine.protocol is None:
-        play.send(AskMarkers)
-        play.answer()
+        play.answer_next(AskMarkers)
         waited.append(play.machine.wait_ms(play.now_ms))
         assert waited[-1] == math.inf or play.next() is None
         play.pass_ms(0 if waited[-1] == math.inf else waited[-1])
@@ -657,8 +643,7 @@ def test_markers_are_waited_for_no_longer_than_the_broker_would() -> None:
     play.markers = ["PrepareCommit"] * 100
     play.pass_ms(MARKERS_LAST_MS - 1)
     play.begun().write()
-    play.send(AskMarkers)
-    play.answer()
+    play.answer_next(AskMarkers)
     play.pass_ms(1)
     assert play.next() is None
     assert play.machine.protocol == SECOND
@@ -668,8 +653,7 @@ def test_markers_are_waited_for_no_longer_than_the_broker_would() -> None:
 def test_a_coordinator_that_does_not_tell_of_markers_is_not_asked_again(code: int) -> None:
     play = ended(Play(2))
     play.begun().write()
-    play.send(AskMarkers)
-    play.answer(code)
+    play.answer_next(AskMarkers, code)
     assert play.next() is None
     assert play.machine.protocol == SECOND
     play.wrote = True
@@ -690,25 +674,11 @@ def test_an_older_coordinator_is_not_asked_for_markers() -> None:
     assert play.machine.protocol == SECOND
 
 
-def test_the_first_protocol_does_not_ask_for_markers() -> None:
-    play = ended(Play(1))
-    play.begun().write()
-    assert play.kinds() == ["AddPartitions"]
-
-
-def test_after_a_bump_there_are_no_markers_to_wait_for() -> None:
-    play = ended(Play(1))
-    play.machine.on_features(2, 2, play.now_ms)
-    play.begun().write()
-    assert play.kinds() == ["InitProducerId"]
-
-
 def test_the_first_add_waits_milliseconds_for_the_last_transaction() -> None:
     play = ended(Play(1))
     play.begun().write()
     for _ in range(30):
-        play.send(AddPartitions)
-        play.answer(CONCURRENT)
+        play.answer_next(AddPartitions, CONCURRENT)
         wait = play.machine.wait_ms(play.now_ms)
         assert 1 <= wait <= MARKERS_LAST_MS
         assert play.next() is None
@@ -729,8 +699,7 @@ def test_no_end_while_a_produce_request_is_unanswered(level: int, event: Event) 
     assert play.next() is None
     assert play.asked_drained, "so that the machine is asked again"
     play.drained = True
-    assert play.serve() == [EndTxn(event is Event.COMMIT, level)]
-    succeeded(call)
+    completes(play, call, EndTxn(event is Event.COMMIT, level))
 
 
 def test_the_level_is_asked_for_while_records_are_still_on_their_way() -> None:
@@ -749,15 +718,13 @@ def test_a_commit_waits_until_a_caller_has_seen_its_callbacks_run() -> None:
     assert play.serve() == []
     assert not call.done
     call.released = True
-    assert play.serve() == [EndTxn(True, SECOND)]
-    succeeded(call)
+    completes(play, call, EndTxn(True, SECOND))
 
 
 def test_two_threads_commit_together() -> None:
     play = Play(2).written()
     first, second = play.call(Event.COMMIT, released=False), play.call(Event.COMMIT)
-    assert play.serve() == [EndTxn(True, SECOND)]
-    succeeded(first)
+    completes(play, first, EndTxn(True, SECOND))
     succeeded(second)
 
 
@@ -784,8 +751,7 @@ def test_the_first_protocol_keeps_the_epoch_for_many_transactions() -> None:
 def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     play = Play(2).written()
     play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(identity=(PRODUCER + 1, 0))
+    play.answer_to(EndTxn, identity=(PRODUCER + 1, 0))
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
     # The same for a bump of the first protocol.
     play = Play(1)
@@ -793,10 +759,8 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     play.written()
     play.machine.fail(ValueError("a record"), 0, sequenced=True)
     call = play.call(Event.ABORT)
-    play.reach(InitProducerId)
-    play.answer(identity=(PRODUCER + 1, 0))
-    assert play.serve() == []
-    succeeded(call)
+    play.answer_to(InitProducerId, identity=(PRODUCER + 1, 0))
+    completes(play, call)
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
 
 
@@ -808,16 +772,14 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
 def test_only_an_end_that_succeeds_gives_an_identity(event: Event, code: int) -> None:
     play = Play(2).written()
     play.call(event)
-    play.reach(EndTxn)
-    play.answer(code, identity=(PRODUCER + 1, 5))
+    play.answer_to(EndTxn, code, identity=(PRODUCER + 1, 5))
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
 
 
 def test_an_end_that_gives_no_identity_leaves_the_old_one() -> None:
     play = Play(2).written()
     commit = play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(identity=(-1, -1))
+    play.answer_to(EndTxn, identity=(-1, -1))
     succeeded(commit)
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
 
@@ -826,16 +788,13 @@ def test_an_end_that_gives_no_identity_leaves_the_old_one() -> None:
 def test_a_bump_of_an_id_that_has_expired_takes_no_new_identity(way: str) -> None:
     """Whoever has had the id since may have ended, too: nothing would fence this producer (KAFKA-18019)."""
     if way == "before a transaction":
-        play = ended(Play(1))
-        play.machine.on_features(2, 2, play.now_ms)
-        play.begun().write()
+        play = bumping(Play(1))
         call = None
     else:
         play = Play(1).written()
         play.machine.fail(ValueError("a record"), 0, sequenced=True)
         call = play.call(Event.ABORT)
-    play.reach(InitProducerId)
-    play.answer(identity=(PRODUCER + 1, 0))
+    play.answer_to(InitProducerId, identity=(PRODUCER + 1, 0))
     assert play.is_in(State.FATAL_ERROR)
     error = refused(call or play.call(Event.COMMIT))
     assert type(error) is errors.InvalidProducerIdMappingError
@@ -846,12 +805,10 @@ def test_a_bump_of_an_id_that_has_expired_takes_no_new_identity(way: str) -> Non
 def test_a_loading_coordinator_after_the_last_epoch_leaves_the_transaction_open() -> None:
     play = Play(2).written()
     call = play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(COORDINATOR_LOAD_IN_PROGRESS)
+    play.answer_to(EndTxn, COORDINATOR_LOAD_IN_PROGRESS)
     assert not call.done
     play.pass_ms(BACKOFF_MS)
-    play.send(EndTxn)
-    play.answer(identity=(PRODUCER + 1, 0))
+    play.answer_next(EndTxn, identity=(PRODUCER + 1, 0))
     succeeded(call)
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
 
@@ -863,7 +820,7 @@ def test_an_end_without_an_answer_goes_again_as_it_was(level: int, event: Event)
     call = play.call(event)
     request = play.reach(EndTxn)
     identity = play.machine.producer_id, play.machine.epoch
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     assert play.next() is None
     play.pass_ms(BACKOFF_MS)
     assert play.serve() == [FindCoordinator(1, "tx"), request]
@@ -883,11 +840,10 @@ def test_an_abort_is_refused_once_a_commit_may_have_been_sent(level: int) -> Non
         error = refused(play.call(Event.ABORT))
         assert "its outcome is open: call commit_transaction() again" in str(error), step
         if step == "sent":
-            play.machine.on_no_response(CUT, play.now_ms)
+            play.lose()
         elif step == "cut":
             play.pass_ms(BACKOFF_MS)
-            play.reach(EndTxn)
-            play.answer(CONCURRENT)
+            play.answer_to(EndTxn, CONCURRENT)
     again = play.call(Event.COMMIT)
     play.pass_ms(MARKERS_LAST_MS)
     assert play.kinds() == ["EndTxn"]
@@ -901,8 +857,7 @@ def test_a_commit_that_waits_for_records_may_be_given_up_by_an_abort() -> None:
     abort = play.call(Event.ABORT)
     assert "abort_transaction() was called meanwhile" in str(refused(commit))
     play.drained = True
-    assert play.serve() == [EndTxn(False, SECOND)]
-    succeeded(abort)
+    completes(play, abort, EndTxn(False, SECOND))
 
 
 def test_a_commit_that_succeeded_unseen_is_told_to_the_next_call_only() -> None:
@@ -916,16 +871,6 @@ def test_a_commit_that_succeeded_unseen_is_told_to_the_next_call_only() -> None:
     succeeded(play.call(Event.COMMIT))
     assert type(refused(play.call(Event.COMMIT))) is errors.IllegalStateError
     succeeded(play.call(Event.BEGIN))
-
-
-def test_a_commit_whose_thread_stops_waiting_at_its_very_end_is_told_to_the_next_call() -> None:
-    """The thread may time out after the outcome is there, and before it has seen it."""
-    play = Play(2).written()
-    commit = play.call(Event.COMMIT)
-    play.serve()
-    assert commit.done
-    commit.abandoned = True
-    succeeded(play.call(Event.COMMIT))
 
 
 def test_an_outcome_that_one_of_two_threads_has_seen_is_not_told_again() -> None:
@@ -955,8 +900,7 @@ def test_after_the_brokers_timeout_the_second_protocol_asks_by_an_abort(code: in
     play = Play(2, timeout_ms=1500).written()
     play.pass_ms(10_250)
     commit = play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(code)
+    play.answer_to(EndTxn, code)
     error = refused(commit)
     assert isinstance(error, errors.AbortableError)
     assert "the transaction was open for 10.2 s; the broker aborts it after transaction_timeout_ms=1500" in (
@@ -981,8 +925,7 @@ def test_a_fenced_end_of_the_first_protocol_tells_the_age_of_the_transaction(eve
     play = Play(1, timeout_ms=1500).written()
     play.pass_ms(10_250)
     call = play.call(event)
-    play.reach(EndTxn)
-    play.answer(code)
+    play.answer_to(EndTxn, code)
     error = refused(call)
     assert type(error) is errors.for_code(code)
     assert "EndTxn" in str(error)
@@ -999,8 +942,7 @@ def test_the_age_of_a_transaction_counts_from_its_opening_not_from_begin() -> No
     play.wrote = True
     play.pass_ms(500)
     commit = play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(INVALID_TXN_STATE)
+    play.answer_to(EndTxn, INVALID_TXN_STATE)
     assert "open for 0.5 s" in str(refused(commit))
 
 
@@ -1076,8 +1018,7 @@ def test_abortable_errors_of_produce(code: int) -> None:
     play.machine.fail(errors.for_code(code)("t-0"), code, sequenced=True)
     assert play.is_in(State.ABORTABLE_ERROR)
     abort = play.call(Event.ABORT)
-    assert play.serve() == [EndTxn(False, SECOND)]
-    succeeded(abort)
+    completes(play, abort, EndTxn(False, SECOND))
 
 
 def test_a_fenced_batch_of_a_failed_transaction_is_fatal_and_fatal_stays_fatal() -> None:
@@ -1102,8 +1043,7 @@ def test_later_calls_of_a_fenced_producer_give_the_first_cause_and_send_nothing(
 def test_an_error_that_is_of_no_fatal_class_is_wrapped_with_its_cause() -> None:
     play = Play(2).written()
     commit = play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(UNKNOWN_SERVER_ERROR)
+    play.answer_to(EndTxn, UNKNOWN_SERVER_ERROR)
     error = refused(commit)
     assert type(error) is errors.TransactionalProducerFailedError
     assert isinstance(error, errors.ApplicationRecoverableError)
@@ -1119,8 +1059,7 @@ def test_after_an_abort_of_the_first_protocol_the_epoch_is_bumped_if_sequences_w
     play = Play(1).written()
     play.machine.fail(ValueError("a record"), 0, sequenced=True)
     abort = play.call(Event.ABORT)
-    assert play.serve() == [EndTxn(False, FIRST), InitProducerId(PRODUCER, 0)]
-    succeeded(abort)
+    completes(play, abort, EndTxn(False, FIRST), InitProducerId(PRODUCER, 0))
     assert play.machine.epoch == 1
     ended(play)
     assert play.machine.epoch == 1, "once"
@@ -1160,7 +1099,7 @@ def test_an_end_of_the_first_protocol_is_repeated_by_it_although_the_level_was_r
     play.machine.on_features(2, 1, play.now_ms)
     call = play.call(event)
     assert play.reach(EndTxn).protocol == FIRST
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.machine.on_features(3, 2, play.now_ms)
     play.level, play.features_epoch = 2, 3
     play.pass_ms(BACKOFF_MS)
@@ -1173,12 +1112,6 @@ def test_an_end_of_the_first_protocol_is_repeated_by_it_although_the_level_was_r
     play.wrote = True
     play.call(event)
     assert play.reach(EndTxn).protocol == SECOND
-
-
-def test_an_abort_of_the_first_protocol_without_a_loss_keeps_the_epoch() -> None:
-    play = Play(1).written()
-    play.call(Event.ABORT)
-    assert play.serve() == [EndTxn(False, FIRST)]
 
 
 @LEVELS
@@ -1212,15 +1145,15 @@ def test_a_produce_request_of_the_second_protocol_may_have_added_although_it_was
 def test_a_refused_partition_of_the_first_protocol_leaves_nothing_to_end() -> None:
     play = Play(1).begun()
     play.write(("t", 0), ("secret", 0))
-    play.send(AddPartitions)
-    play.answer(codes={("t", 0): NOT_ATTEMPTED, ("secret", 0): TOPIC_AUTHORIZATION_FAILED})
+    play.answer_next(
+        AddPartitions, codes={("t", 0): NOT_ATTEMPTED, ("secret", 0): TOPIC_AUTHORIZATION_FAILED}
+    )
     error = refused(play.call(Event.COMMIT))
     assert type(error.__cause__) is errors.TopicAuthorizationFailedError
     assert "AddPartitionsToTxn of secret-0" in str(error)
     assert play.machine.added == []
     abort = play.call(Event.ABORT)
-    assert play.serve() == []
-    succeeded(abort)
+    completes(play, abort)
     play.begun().write(("t", 0))
     assert play.serve() == [AddPartitions((("t", 0),))], "none stays pending"
 
@@ -1228,8 +1161,7 @@ def test_a_refused_partition_of_the_first_protocol_leaves_nothing_to_end() -> No
 def test_partitions_that_were_added_before_a_refused_one_stay_in() -> None:
     play = Play(1).written(("t", 0))
     play.write(("secret", 0))
-    play.send(AddPartitions)
-    play.answer(TOPIC_AUTHORIZATION_FAILED)
+    play.answer_next(AddPartitions, TOPIC_AUTHORIZATION_FAILED)
     play.call(Event.ABORT)
     assert play.serve() == [EndTxn(False, FIRST)]
 
@@ -1258,28 +1190,31 @@ def test_partitions_that_the_answer_leaves_out_are_an_error() -> None:
 def test_only_not_attempted_is_an_error_too() -> None:
     play = Play(1).begun()
     play.write(("a", 0))
-    play.send(AddPartitions)
-    play.answer(NOT_ATTEMPTED)
+    play.answer_next(AddPartitions, NOT_ATTEMPTED)
     assert type(play.machine.cause) is errors.OperationNotAttemptedError
     assert play.machine.added == []
+
+
+def ask_for(play: Play, kind: type) -> None:
+    """Makes a request of this kind necessary."""
+    if kind is AddPartitions:
+        play.write(("t", 1))
+    else:
+        play.offsets()
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets])
 def test_an_add_without_an_answer_may_have_added_and_may_still_be_under_way(kind: type) -> None:
     """The broker may handle it after EndTxn, and open the next transaction with it: a bump refuses it."""
     play = Play(1).begun()
-    if kind is AddPartitions:
-        play.write()
-    else:
-        play.offsets()
+    ask_for(play, kind)
     play.reach(kind)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     abort = play.call(Event.ABORT)
     assert play.reach(EndTxn) == EndTxn(False, FIRST)
     # The broker has not seen the add.
     play.answer(INVALID_TXN_STATE)
-    assert play.serve() == [InitProducerId(PRODUCER, 0)]
-    succeeded(abort)
+    completes(play, abort, InitProducerId(PRODUCER, 0))
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets])
@@ -1287,12 +1222,9 @@ def test_a_request_of_the_first_protocol_without_an_answer_is_fenced_by_a_bump_a
     kind: type,
 ) -> None:
     play = Play(1).written()
-    if kind is AddPartitions:
-        play.write(("t", 1))
-    else:
-        play.offsets()
+    ask_for(play, kind)
     play.reach(kind)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     abort = play.call(Event.ABORT)
     assert play.kinds() == ["EndTxn", "InitProducerId"]
     succeeded(abort)
@@ -1301,15 +1233,11 @@ def test_a_request_of_the_first_protocol_without_an_answer_is_fenced_by_a_bump_a
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets])
 def test_an_add_that_is_refused_after_one_without_an_answer_may_have_added_before(kind: type) -> None:
     play = Play(1).begun()
-    if kind is AddPartitions:
-        play.write()
-    else:
-        play.offsets()
+    ask_for(play, kind)
     play.reach(kind)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.pass_ms(BACKOFF_MS)
-    play.reach(kind)
-    play.answer(TOPIC_AUTHORIZATION_FAILED if kind is AddPartitions else GROUP_AUTHORIZATION_FAILED)
+    play.answer_to(kind, TOPIC_AUTHORIZATION_FAILED if kind is AddPartitions else GROUP_AUTHORIZATION_FAILED)
     play.call(Event.ABORT)
     assert play.next() == EndTxn(False, FIRST)
 
@@ -1318,7 +1246,7 @@ def test_a_request_that_was_answered_after_all_needs_no_bump() -> None:
     play = Play(1).begun()
     play.write()
     play.reach(AddPartitions)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.pass_ms(BACKOFF_MS)
     play.serve()
     commit = play.call(Event.COMMIT)
@@ -1330,7 +1258,7 @@ def test_a_loss_in_one_transaction_does_not_bump_after_the_next() -> None:
     play = Play(1).written()
     play.write(("t", 1))
     play.reach(AddPartitions)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.call(Event.ABORT)
     play.serve()
     play.pass_ms(BACKOFF_MS)
@@ -1348,10 +1276,7 @@ def test_a_loss_in_one_transaction_does_not_bump_after_the_next() -> None:
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets])
 def test_an_answer_that_comes_during_the_abort_does_not_stop_it(kind: type, code: int) -> None:
     play = Play(1).written()
-    if kind is AddPartitions:
-        play.write(("t", 1))
-    else:
-        play.offsets()
+    ask_for(play, kind)
     play.reach(kind)
     abort = play.call(Event.ABORT)
     assert play.next() is None, "one request at a time"
@@ -1374,26 +1299,19 @@ def test_a_groups_coordinator_that_is_refused_during_the_abort_does_not_stop_it(
 
 @pytest.mark.parametrize("code", [TXN_ID_AUTHORIZATION_FAILED, TRANSACTION_ABORTABLE])
 def test_a_bump_before_a_transaction_that_is_refused_during_its_abort_does_not_stop_it(code: int) -> None:
-    play = ended(Play(1))
-    play.machine.on_features(2, 2, play.now_ms)
-    play.begun().write()
+    play = bumping(Play(1))
     play.reach(InitProducerId)
     abort = play.call(Event.ABORT)
     play.answer(code)
-    assert play.serve() == []
-    succeeded(abort)
+    completes(play, abort)
 
 
 def test_a_bump_before_a_transaction_that_is_aborted_meanwhile_is_used_by_the_next() -> None:
-    play = ended(Play(1))
-    play.machine.on_features(2, 2, play.now_ms)
-    play.level = 2
-    play.begun().write()
+    play = bumping(Play(1))
     play.reach(InitProducerId)
     abort = play.call(Event.ABORT)
     play.answer()
-    assert play.serve() == []
-    succeeded(abort)
+    completes(play, abort)
     play.begun().write()
     play.serve()
     assert play.machine.protocol == SECOND
@@ -1405,11 +1323,9 @@ def test_a_bump_before_a_transaction_that_is_aborted_meanwhile_is_used_by_the_ne
 def test_the_first_protocol_adds_a_group_once_before_its_offsets() -> None:
     play = Play(1).begun()
     first = play.offsets()
-    assert play.serve() == [AddOffsets("g"), FindCoordinator(0, "g"), CommitOffsets(GROUP, POSITIONS, FIRST)]
-    succeeded(first)
+    completes(play, first, AddOffsets("g"), FindCoordinator(0, "g"), CommitOffsets(GROUP, POSITIONS, FIRST))
     second = play.offsets()
-    assert play.serve() == [CommitOffsets(GROUP, POSITIONS, FIRST)]
-    succeeded(second)
+    completes(play, second, CommitOffsets(GROUP, POSITIONS, FIRST))
     play.call(Event.COMMIT)
     assert play.serve() == [EndTxn(True, FIRST)]
     play.begun().offsets()
@@ -1419,8 +1335,7 @@ def test_the_first_protocol_adds_a_group_once_before_its_offsets() -> None:
 def test_the_second_protocol_commits_offsets_alone() -> None:
     play = Play(2).begun()
     call = play.offsets()
-    assert play.serve() == [FindCoordinator(0, "g"), CommitOffsets(GROUP, POSITIONS, SECOND)]
-    succeeded(call)
+    completes(play, call, FindCoordinator(0, "g"), CommitOffsets(GROUP, POSITIONS, SECOND))
     play.call(Event.COMMIT)
     assert play.serve() == [EndTxn(True, SECOND)]
 
@@ -1428,8 +1343,7 @@ def test_the_second_protocol_commits_offsets_alone() -> None:
 def test_the_groups_coordinator_is_another_question() -> None:
     play = Play(2).begun()
     play.offsets()
-    play.send(FindCoordinator)
-    play.answer(node=2)
+    play.answer_next(FindCoordinator, node=2)
     request = play.send(CommitOffsets)
     assert play.machine.coordinator(request) == 2
     assert play.machine.coordinator(EndTxn(True, SECOND)) == 1
@@ -1463,8 +1377,10 @@ def test_a_coordinator_that_moved_for_half_of_the_partitions_is_looked_up_anew()
     one, two = POSITIONS
     play = Play(2).begun()
     call = play.offsets()
-    play.reach(CommitOffsets)
-    play.answer(codes={(one.topic, one.partition): NOT_COORDINATOR, (two.topic, two.partition): CONCURRENT})
+    play.answer_to(
+        CommitOffsets,
+        codes={(one.topic, one.partition): NOT_COORDINATOR, (two.topic, two.partition): CONCURRENT},
+    )
     play.pass_ms(1000)
     assert [type_name(request) for request in play.serve()] == ["FindCoordinator", "CommitOffsets"]
     succeeded(call)
@@ -1474,9 +1390,9 @@ def test_a_final_error_of_one_partition_counts_more_than_one_to_try_again() -> N
     one, two = POSITIONS
     play = Play(2).begun()
     call = play.offsets()
-    play.reach(CommitOffsets)
-    play.answer(
-        codes={(one.topic, one.partition): CONCURRENT, (two.topic, two.partition): ILLEGAL_GENERATION}
+    play.answer_to(
+        CommitOffsets,
+        codes={(one.topic, one.partition): CONCURRENT, (two.topic, two.partition): ILLEGAL_GENERATION},
     )
     error = refused(call)
     assert isinstance(error, errors.AbortableError)
@@ -1502,8 +1418,7 @@ def test_offsets_that_time_out_go_on_and_the_same_call_joins_them() -> None:
     assert "an earlier call" in str(refused(play.offsets(group=ConsumerGroupMetadata("other"))))
     again = play.offsets()
     play.answer()
-    assert play.serve() == []
-    succeeded(again)
+    completes(play, again)
     assert succeeded(first) is None
 
 
@@ -1521,8 +1436,7 @@ def test_an_abort_gives_up_offsets(level: int) -> None:
     offsets = play.offsets()
     abort = play.call(Event.ABORT)
     assert "abort_transaction() was called meanwhile" in str(refused(offsets))
-    assert play.serve() == []
-    succeeded(abort)
+    completes(play, abort)
     commit = play.begun().call(Event.COMMIT)
     assert play.serve() == [], "not in the next transaction either"
     succeeded(commit)
@@ -1534,8 +1448,7 @@ def test_an_abort_gives_up_offsets(level: int) -> None:
 def test_offsets_that_were_refused_are_in_a_transaction_of_the_second_protocol_all_the_same() -> None:
     play = Play(2).begun()
     play.offsets()
-    play.reach(CommitOffsets)
-    play.answer(ILLEGAL_GENERATION)
+    play.answer_to(CommitOffsets, ILLEGAL_GENERATION)
     play.call(Event.ABORT)
     assert play.serve() == [EndTxn(False, SECOND)]
 
@@ -1560,8 +1473,7 @@ def test_prepare_waits_for_records_and_gives_the_identity(level: int) -> None:
     assert succeeded(call) == Prepared(PRODUCER, 0, level, False)
     assert succeeded(play.call(Event.PREPARE)) == Prepared(PRODUCER, 0, level, False)
     commit = play.call(Event.COMMIT)
-    assert play.serve() == [EndTxn(True, level)]
-    succeeded(commit)
+    completes(play, commit, EndTxn(True, level))
 
 
 @LEVELS
@@ -1571,8 +1483,7 @@ def test_an_empty_prepared_transaction_says_so(level: int) -> None:
     assert play.serve() == []
     assert succeeded(call) == Prepared(PRODUCER, 0, FIRST, True)
     commit = play.call(Event.COMMIT)
-    assert play.serve() == []
-    succeeded(commit)
+    completes(play, commit)
 
 
 def test_prepare_adds_what_is_waiting() -> None:
@@ -1606,8 +1517,7 @@ def test_closing_aborts_an_open_transaction(level: int) -> None:
     offsets = play.offsets()
     close = play.close()
     assert type(refused(offsets)) is errors.ProducerClosedError
-    assert play.serve() == [EndTxn(False, level)]
-    succeeded(close)
+    completes(play, close, EndTxn(False, level))
 
 
 def test_closing_waits_for_a_commit() -> None:
@@ -1617,8 +1527,7 @@ def test_closing_waits_for_a_commit() -> None:
     close = play.close()
     assert play.next() is None
     play.drained = True
-    assert play.serve() == [EndTxn(True, SECOND)]
-    succeeded(commit)
+    completes(play, commit, EndTxn(True, SECOND))
     succeeded(close)
 
 
@@ -1635,8 +1544,7 @@ def test_closing_sends_no_end_of_a_prepared_transaction_or_after_a_fatal_error(s
 def test_an_abort_for_a_closed_producer_that_is_refused_is_told_to_close() -> None:
     play = Play(2).written()
     close = play.close()
-    play.reach(EndTxn)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_to(EndTxn, TXN_ID_AUTHORIZATION_FAILED)
     assert isinstance(refused(close), errors.TransactionalIdAuthorizationFailedError)
 
 
@@ -1655,8 +1563,7 @@ def paused(play: Play) -> Play:
     """In a transaction, in the pause after a request that failed."""
     play.written().offsets()
     for _ in range(4):
-        play.reach(CommitOffsets)
-        play.answer(COORDINATOR_LOAD_IN_PROGRESS)
+        play.answer_to(CommitOffsets, COORDINATOR_LOAD_IN_PROGRESS)
         pause = play.machine.wait_ms(play.now_ms)
         play.pass_ms(pause)
     play.pass_ms(-pause)
@@ -1673,9 +1580,7 @@ def test_a_new_call_does_not_wait_for_the_pause_of_another() -> None:
 
 
 def test_the_next_transaction_does_not_wait_for_a_pause_of_the_last() -> None:
-    play = ended(Play(1))
-    play.machine.on_features(2, 2, play.now_ms)
-    play.begun().write()
+    play = bumping(Play(1))
     play.reach(InitProducerId)
     abort = play.call(Event.ABORT)
     play.answer(CONCURRENT)
@@ -1683,8 +1588,7 @@ def test_the_next_transaction_does_not_wait_for_a_pause_of_the_last() -> None:
     play.serve()
     succeeded(abort)
     play.begun().write()
-    play.reach(InitProducerId)
-    play.answer()
+    play.answer_to(InitProducerId)
     assert play.serve() == []
 
 
@@ -1693,16 +1597,14 @@ def test_the_pause_grows_and_starts_over_after_a_success() -> None:
     play.call(Event.INIT)
     waits = []
     for code in (COORDINATOR_LOAD_IN_PROGRESS,) * 5:
-        play.reach(InitProducerId)
-        play.answer(code)
+        play.answer_to(InitProducerId, code)
         waits.append(play.machine.wait_ms(play.now_ms))
         play.pass_ms(waits[-1])
     assert waits == [100, 200, 400, 800, 1000]
     play.serve()
     play.written()
     play.call(Event.COMMIT)
-    play.reach(EndTxn)
-    play.answer(COORDINATOR_LOAD_IN_PROGRESS)
+    play.answer_to(EndTxn, COORDINATOR_LOAD_IN_PROGRESS)
     assert play.machine.wait_ms(play.now_ms) == 100
 
 
@@ -1712,8 +1614,7 @@ def test_finding_a_coordinator_does_not_make_the_pause_start_over() -> None:
     play.call(Event.INIT)
     waits = []
     for _ in range(3):
-        play.reach(InitProducerId)
-        play.answer(NOT_COORDINATOR)
+        play.answer_to(InitProducerId, NOT_COORDINATOR)
         waits.append(play.machine.wait_ms(play.now_ms))
         assert play.next() is None
         play.pass_ms(waits[-1])
@@ -1724,11 +1625,10 @@ def test_a_coordinator_is_looked_up_anew_after_an_error_of_the_look_up_itself() 
     play = Play(2)
     call = play.call(Event.INIT)
     for _ in range(3):
-        play.send(FindCoordinator)
-        play.answer(COORDINATOR_NOT_AVAILABLE)
+        play.answer_next(FindCoordinator, COORDINATOR_NOT_AVAILABLE)
         play.pass_ms(1000)
     play.send(FindCoordinator)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.pass_ms(1000)
     assert [type_name(request) for request in play.serve()] == ["FindCoordinator", "InitProducerId"]
     succeeded(call)
@@ -1736,7 +1636,7 @@ def test_a_coordinator_is_looked_up_anew_after_an_error_of_the_look_up_itself() 
 
 REACHED: dict[str, tuple[int, Callable[[Play], Any], type]] = {
     "init": (2, lambda play: play.call(Event.INIT), InitProducerId),
-    "bump": (1, lambda play: bumping(play), InitProducerId),
+    "bump": (1, bumping, InitProducerId),
     "partitions": (1, lambda play: play.begun().write(), AddPartitions),
     "add offsets": (1, lambda play: play.begun().offsets(), AddOffsets),
     "offsets-1": (1, lambda play: play.begun().offsets(), CommitOffsets),
@@ -1750,13 +1650,6 @@ REACHED: dict[str, tuple[int, Callable[[Play], Any], type]] = {
     "find": (2, lambda play: play.call(Event.INIT), FindCoordinator),
     "find group": (2, lambda play: play.begun().offsets(), FindCoordinator),
 }
-
-
-def bumping(play: Play) -> None:
-    ended(play)
-    play.machine.on_features(2, 2, play.now_ms)
-    play.level, play.features_epoch = 2, 2
-    play.begun().write()
 
 
 def aged(play: Play) -> None:
@@ -1775,7 +1668,7 @@ def reached(name: str) -> tuple[Play, Any]:
 def test_a_request_without_an_answer_goes_again_to_a_coordinator_that_is_looked_up_anew(name: str) -> None:
     play, request = reached(name)
     state = play.machine.state
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     assert play.is_in(state)
     assert play.next() is None, "after a pause"
     play.pass_ms(BACKOFF_MS)
@@ -1972,26 +1865,12 @@ def test_an_error_of_a_coordinator_has_its_message_and_its_place() -> None:
 def test_an_abort_that_is_not_allowed_may_be_repeated_after_rights_were_granted() -> None:
     play = Play(2).written()
     abort = play.call(Event.ABORT)
-    play.reach(EndTxn)
-    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    play.answer_to(EndTxn, TXN_ID_AUTHORIZATION_FAILED)
     assert isinstance(refused(abort), errors.TransactionalIdAuthorizationFailedError)
     assert isinstance(refused(play.call(Event.COMMIT)), errors.AbortableError)
     again = play.call(Event.ABORT)
-    assert play.serve() == [EndTxn(False, SECOND)]
-    succeeded(again)
+    completes(play, again, EndTxn(False, SECOND))
     play.begun()
-
-
-def test_an_abort_that_the_broker_calls_abortable_is_fatal_and_sent_once() -> None:
-    play = Play(2).written()
-    play.machine.fail(ValueError("first"))
-    abort = play.call(Event.ABORT)
-    play.reach(EndTxn)
-    play.answer(TRANSACTION_ABORTABLE)
-    assert isinstance(refused(abort), errors.ApplicationRecoverableError)
-    play.pass_ms(1e6)
-    assert play.next() is None
-    assert isinstance(refused(play.call(Event.ABORT)), errors.ApplicationRecoverableError)
 
 
 def test_a_transaction_of_the_first_protocol_that_the_broker_does_not_know_is_fenced_by_a_bump() -> None:
@@ -1999,10 +1878,9 @@ def test_a_transaction_of_the_first_protocol_that_the_broker_does_not_know_is_fe
     play.write()
     play.reach(AddPartitions)
     abort = play.call(Event.ABORT)
-    play.machine.on_no_response(CUT, play.now_ms)
+    play.lose()
     play.pass_ms(BACKOFF_MS)
-    play.reach(EndTxn)
-    play.answer(INVALID_TXN_STATE)
+    play.answer_to(EndTxn, INVALID_TXN_STATE)
     assert play.kinds() == ["InitProducerId"]
     succeeded(abort)
 
@@ -2010,4 +1888,4 @@ def test_a_transaction_of_the_first_protocol_that_the_broker_does_not_know_is_fe
 def test_a_late_answer_of_an_ended_request_is_a_bug_that_is_found() -> None:
     play = Play(2).ready()
     with pytest.raises(AssertionError):
-        play.machine.on_no_response(CUT, play.now_ms)
+        play.lose()
