@@ -11,7 +11,7 @@ import pickle
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -48,31 +48,13 @@ from tests.scripted.transacting import (
     state_of,
     trace,
     transacting,
+    written,
 )
 from tools.harness.until import until, until_blocked
 
 UNAUTHORIZED, FENCED, DENIED, COORDINATOR_GONE, NOT_ENOUGH_REPLICAS = 29, 90, 53, 15, 19
 CONCURRENT = 51
 ENDS = {"commit", "abort"}
-
-
-@pytest.fixture(params=[1, 2], ids=["first", "second"])
-def level(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def cluster(level: int) -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(2, t=2) as cluster:
-        cluster.set_transaction_version(level, 1)
-        yield cluster
-
-
-@pytest.fixture
-def second() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(t=2) as cluster:
-        cluster.set_transaction_version(2, 1)
-        yield cluster
 
 
 class Failed(Exception):
@@ -194,9 +176,7 @@ def test_a_commit_that_waits_for_records_may_be_aborted(second: ScriptedCluster)
 @pytest.mark.parametrize("seen", ["before", "after"])
 def test_an_abort_that_times_out_goes_on(second: ScriptedCluster, seen: str) -> None:
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0).get(WAIT_S)
+    with written(second) as producer:
         second.act(END_TXN, Act(hold=hold))
         with pytest.raises(errors.KafkaTimeoutError):
             producer.abort_transaction(0.05)
@@ -528,9 +508,8 @@ def test_a_record_that_no_transaction_lacks_fails_none(second: ScriptedCluster) 
     with transacting(second) as producer:
         with pytest.raises(TypeError):
             producer.send("t", "text")
-        producer.begin_transaction()
-        producer.send("t", b"v")
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"v")
         with pytest.raises(errors.IllegalStateError):
             producer.send("t", b"v")
         producer.begin_transaction()
@@ -629,9 +608,7 @@ def test_a_commit_does_not_linger_and_lingering_comes_back(second: ScriptedClust
 def test_closing_aborts_an_open_transaction(cluster: ScriptedCluster, state: str) -> None:
     """Behaviour "close aborts an open transaction"."""
     hold = threading.Event()
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"0", partition=0).get(WAIT_S)
+    with written(cluster, b"0") as producer:
         if state == "failed":
             with pytest.raises(TypeError):
                 producer.send("t", 1)
@@ -660,9 +637,7 @@ def test_closing_fails_what_is_buffered(second: ScriptedCluster) -> None:
 
 def test_closing_awaits_a_commit(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"0", partition=0).get(WAIT_S)
+    with written(cluster, b"0") as producer:
         cluster.act(END_TXN, Act(hold=hold))
         commit = Running(producer.commit_transaction, WAIT_S)
         cluster.wait_for_requests(END_TXN, 1)
@@ -718,9 +693,7 @@ def test_closing_is_bounded_although_no_coordinator_answers(
 ) -> None:
     """``close()`` without a timeout is as long as ``delivery_timeout_ms`` allows."""
     given = {"delivery_timeout_ms": 1000, "request_timeout_ms": 500}
-    with transacting(second, **given) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v").get(WAIT_S)
+    with written(second, **given) as producer:
         second.script = lambda received: Act(silent=True)
         began = time.monotonic()
         Running(producer.close).outcome()
@@ -730,9 +703,7 @@ def test_closing_is_bounded_although_no_coordinator_answers(
 
 
 def test_another_close_with_an_earlier_deadline_ends_the_wait(second: ScriptedCluster) -> None:
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v").get(WAIT_S)
+    with written(second) as producer:
         second.act(END_TXN, Act(silent=True))
         first = Running(producer.close, 1000)
         second.wait_for_requests(END_TXN, 1)
@@ -741,9 +712,7 @@ def test_another_close_with_an_earlier_deadline_ends_the_wait(second: ScriptedCl
 
 
 def test_a_call_that_waits_ends_with_the_producer(second: ScriptedCluster) -> None:
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v").get(WAIT_S)
+    with written(second) as producer:
         second.act(END_TXN, Act(silent=True))
         commit = Running(producer.commit_transaction, 1000)
         second.wait_for_requests(END_TXN, 1)
@@ -770,9 +739,7 @@ class FailingSelector(selectors.SelectSelector):
 
 def test_no_call_waits_for_a_sender_that_has_failed(second: ScriptedCluster) -> None:
     FailingSelector.fail.clear()
-    with transacting(second, selector=FailingSelector) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v").get(WAIT_S)
+    with written(second, selector=FailingSelector) as producer:
         second.act(END_TXN, Act(silent=True))
         commit = Running(producer.commit_transaction, 1000)
         second.wait_for_requests(END_TXN, 1)
@@ -1209,9 +1176,7 @@ def test_a_forked_child_owns_no_transaction(second: ScriptedCluster, state: str)
 def test_a_forked_child_takes_the_id_over_and_leaves_the_parents_transaction_alone(
     second: ScriptedCluster,
 ) -> None:
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"parent", partition=0).get(WAIT_S)
+    with written(second, b"parent") as producer:
 
         def child() -> bool:
             producer.init_transactions(WAIT_S)
@@ -1234,9 +1199,7 @@ def test_a_forked_child_takes_the_id_over_and_leaves_the_parents_transaction_alo
 
 def test_a_pickled_producer_has_no_transaction(second: ScriptedCluster) -> None:
     """It is its configuration: only PreparedTransaction hands a transaction on."""
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0).get(WAIT_S)
+    with written(second) as producer:
         copy = pickle.loads(pickle.dumps(producer))
         try:
             with pytest.raises(errors.IllegalStateError, match=r"call init_transactions\(\) first"):
@@ -1350,9 +1313,7 @@ def test_an_interrupted_call_goes_on(second: ScriptedCluster) -> None:
         pytest.skip("no signals for threads")
     hold = threading.Event()
     main = threading.get_ident()
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v").get(WAIT_S)
+    with written(second) as producer:
         second.act(END_TXN, Act(hold=hold))
 
         def interrupt() -> None:
@@ -1379,8 +1340,7 @@ def test_a_first_add_that_was_lost_is_aborted_whole(cluster: ScriptedCluster, le
         cluster.wait_for(lambda: bool(sent(cluster, "Produce" if level == 2 else "AddPartitions")))
         producer.abort_transaction(WAIT_S)
         assert "abort" in trace(cluster)
-        producer.begin_transaction()
-        producer.send("t", b"w", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"w", partition=0)
     last = batches(cluster)[-1]
     assert (last.producer_epoch, last.base_sequence) == (1, 0)

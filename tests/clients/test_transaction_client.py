@@ -45,6 +45,7 @@ from tests.scripted.transacting import (
     topic_of,
     trace,
     transacting,
+    written,
 )
 from tools.harness.until import until
 
@@ -53,30 +54,9 @@ TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED, OUT_OF_ORDER, STALE_EPOCH, TXN_STA
 INVALID_MAPPING, BAD_TIMEOUT, DENIED, FENCED, ABORTABLE, INVALID_RECORD = 49, 50, 53, 90, 120, 87
 
 
-@pytest.fixture(params=[1, 2], ids=["first", "second"])
-def level(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
-
-
-@pytest.fixture
-def cluster(level: int) -> Iterator[ScriptedCluster]:
-    """Two brokers at the level; topic t has two partitions, one on each."""
-    with ScriptedCluster(2, t=2) as cluster:
-        cluster.set_transaction_version(level, 1)
-        yield cluster
-
-
-@pytest.fixture
-def second() -> Iterator[ScriptedCluster]:
-    """The same, for the second protocol only."""
-    with ScriptedCluster(2, t=2) as cluster:
-        cluster.set_transaction_version(2, 1)
-        yield cluster
-
-
 @pytest.fixture
 def first() -> Iterator[ScriptedCluster]:
-    """The same, for the first protocol only."""
+    """Brokers with the first protocol only."""
     with ScriptedCluster(2, t=2) as cluster:
         yield cluster
 
@@ -234,9 +214,8 @@ def test_the_identity_of_an_exhausted_epoch_is_used_whole(second: ScriptedCluste
     second.act(END_TXN, Act(identity=(99, 0)))
     with transacting(second) as producer:
         for _ in range(2):
-            producer.begin_transaction()
-            producer.send("t", b"v", partition=0)
-            producer.commit_transaction(WAIT_S)
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"v", partition=0)
     found = [(batch.producer_id, batch.producer_epoch, batch.base_sequence) for batch in batches(second)]
     assert found == [(7, 0, 0), (99, 0, 0)]
 
@@ -254,9 +233,8 @@ def test_a_level_is_looked_up_on_an_open_connection(cluster: ScriptedCluster, le
     with transacting(cluster) as producer:
         asked = len(cluster.received(API_VERSIONS))
         at_level(cluster, producer, 3 - level, 2)
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0).get(WAIT_S)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"v", partition=0).get(WAIT_S)
         assert len(cluster.received(API_VERSIONS)) >= asked + 1
         assert sent(cluster, "commit")[0].header.version == (5 if level == 1 else 4)
 
@@ -264,16 +242,13 @@ def test_a_level_is_looked_up_on_an_open_connection(cluster: ScriptedCluster, le
 def test_a_level_that_is_lowered_in_the_middle_ends_the_transaction_as_the_first_protocol(
     second: ScriptedCluster,
 ) -> None:
-    with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0).get(WAIT_S)
+    with written(second) as producer:
         at_level(second, producer, 0, 2)
         producer.commit_transaction(WAIT_S)
         assert sent(second, "Produce")[0].header.version == 13
         assert sent(second, "commit")[0].header.version == 4
-        producer.begin_transaction()
-        producer.send("t", b"w", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"w", partition=0)
     assert trace(second) == [
         "InitProducerId",
         "Produce",
@@ -288,13 +263,11 @@ def test_a_level_that_is_lowered_in_the_middle_ends_the_transaction_as_the_first
 def test_a_level_that_is_raised_bumps_the_epoch_first(first: ScriptedCluster) -> None:
     """Behaviour "bump before the first transaction of the second protocol"."""
     with transacting(first) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"v", partition=0)
         at_level(first, producer, 2, 2)
-        producer.begin_transaction()
-        producer.send("t", b"w", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"w", partition=0)
     assert trace(first)[-3:] == ["InitProducerId", "Produce", "commit"]
     assert sent(first, "InitProducerId")[-1].transaction == InitProducerId("tx", 60_000, 7, 0)
     assert [(b.producer_epoch, b.base_sequence) for b in batches(first)] == [(0, 0), (1, 0)]
@@ -305,9 +278,8 @@ def test_a_level_that_is_raised_bumps_the_epoch_first(first: ScriptedCluster) ->
 
 def test_the_next_transaction_asks_for_the_markers_of_the_last(second: ScriptedCluster) -> None:
     with transacting(second) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"v", partition=0)
         assert not second.received(DESCRIBE_TRANSACTIONS)
         # Within the time for which the answer matters.
         machine = client_of(producer).machine
@@ -398,9 +370,7 @@ def test_no_end_of_a_failed_transaction_while_a_produce_request_is_unanswered(
 def test_nothing_of_a_partition_goes_before_it_was_added(first: ScriptedCluster) -> None:
     """Behaviour "add, then produce"."""
     hold = threading.Event()
-    with transacting(first) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"0", partition=0).get(WAIT_S)
+    with written(first, b"0") as producer:
         # The scripted broker answers the requests of a connection in their order.
         first.coordinator.nodes["tx"] = 2
         client_of(producer).machine._coordinators.clear()
@@ -439,18 +409,15 @@ def test_a_refused_partition_leaves_the_others_out_and_nothing_pending(first: Sc
         assert all(future.failed() for future in futures)
         assert not first.topics["secret"].values
         first.script = lambda received: None
-        producer.begin_transaction()
-        producer.send("t", b"w", partition=1)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"w", partition=1)
     added: Any = sent(first, "AddPartitions")[-1].transaction
     assert added.partitions == [("t", 1)]
 
 
 def test_no_init_while_a_transaction_is_open(cluster: ScriptedCluster, level: int) -> None:
     """Behaviour "never InitProducerId in an open transaction": it would abort it silently."""
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"0", partition=0).get(WAIT_S)
+    with written(cluster, b"0") as producer:
         cluster.act(PRODUCE, Act(error=OUT_OF_ORDER))
         future = producer.send("t", b"1", partition=0)
         with pytest.raises(errors.AbortableError):
@@ -461,9 +428,8 @@ def test_no_init_while_a_transaction_is_open(cluster: ScriptedCluster, level: in
         after = names[names.index("abort") :]
         assert names.count("InitProducerId") - after.count("InitProducerId") == 1, "the first one"
         assert after == (["abort", "InitProducerId"] if level == 1 else ["abort"])
-        producer.begin_transaction()
-        producer.send("t", b"2", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"2", partition=0)
     last = batches(cluster, partition=0)[-1]
     assert (last.producer_epoch, last.base_sequence) == (1, 0)
 
@@ -768,16 +734,13 @@ def test_a_fenced_end_of_the_second_protocol_is_decided_by_the_abort(second: Scr
                     producer.abort_transaction(WAIT_S)
             else:
                 producer.abort_transaction(WAIT_S)
-                producer.begin_transaction()
-                producer.send("t", b"w", partition=0)
-                producer.commit_transaction(WAIT_S)
+                with producer.transaction(WAIT_S):
+                    producer.send("t", b"w", partition=0)
 
 
 def test_a_stale_epoch_of_a_batch_aborts_and_the_abort_decides(cluster: ScriptedCluster, level: int) -> None:
     for decided in (0, STALE_EPOCH if level == 2 else FENCED):
-        with transacting(cluster) as producer:
-            producer.begin_transaction()
-            producer.send("t", b"u", partition=0).get(WAIT_S)
+        with written(cluster, b"u") as producer:
             cluster.act(PRODUCE, Act(error=STALE_EPOCH))
             producer.send("t", b"v", partition=0)
             with pytest.raises(errors.AbortableError) as caught:
@@ -806,9 +769,7 @@ def test_an_expired_id_is_fatal(cluster: ScriptedCluster) -> None:
 
 
 def test_an_abort_that_the_broker_calls_abortable_is_fatal_and_sent_once(cluster: ScriptedCluster) -> None:
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"v", partition=0).get(WAIT_S)
+    with written(cluster) as producer:
         cluster.act(END_TXN, Act(error=ABORTABLE), Act(error=ABORTABLE))
         for _ in range(2):
             with pytest.raises(errors.ApplicationRecoverableError) as caught:
@@ -884,9 +845,8 @@ def test_an_old_coordinator_is_not_asked_for_markers(second: ScriptedCluster) ->
         del node.versions[DESCRIBE_TRANSACTIONS]
     with transacting(second) as producer:
         for _ in range(3):
-            producer.begin_transaction()
-            producer.send("t", b"v", partition=0)
-            producer.commit_transaction(WAIT_S)
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"v", partition=0)
 
 
 def test_offsets_of_a_former_member_say_what_happened(cluster: ScriptedCluster) -> None:
@@ -920,9 +880,8 @@ def test_a_topic_that_vanishes_for_one_answer_keeps_its_sequences(first: Scripte
     """Behaviour "keep the sequences": reused ones would pass for duplicates."""
     with transacting(first, metadata_max_age_ms=50, metadata_max_idle_ms=50) as producer:
         for number in range(4):
-            producer.begin_transaction()
-            producer.send("t", b"%d" % number, partition=0)
-            producer.commit_transaction(WAIT_S)
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"%d" % number, partition=0)
             asked = len(first.received(METADATA))
             first.topics["t"].first_errors.append(3)
             producer._runtime.client.refresh_topic("t", WAIT_S)
@@ -962,9 +921,7 @@ def test_an_abort_after_a_request_that_got_no_answer_bumps_the_first_protocol(
     cluster: ScriptedCluster, level: int
 ) -> None:
     """Behaviour "an expired batch": its epoch is over before the next transaction begins."""
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
-        producer.send("t", b"0", partition=0).get(WAIT_S)
+    with written(cluster, b"0") as producer:
         hold = threading.Event()
         cluster.act(PRODUCE, Act(hold=hold, drop=True))
         lost = producer.send("t", b"1", partition=0)
@@ -975,9 +932,8 @@ def test_an_abort_after_a_request_that_got_no_answer_bumps_the_first_protocol(
         abort.outcome()
         assert type(lost.exception) is errors.TransactionAbortedError
         assert lost.exception.maybe_written is True
-        producer.begin_transaction()
-        producer.send("t", b"2", partition=0)
-        producer.commit_transaction(WAIT_S)
+        with producer.transaction(WAIT_S):
+            producer.send("t", b"2", partition=0)
     last = batches(cluster, partition=0)[-1]
     assert (last.producer_epoch, last.base_sequence) == (1, 0)
     assert trace(cluster).count("InitProducerId") == 3 - level

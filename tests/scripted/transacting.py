@@ -29,6 +29,15 @@ def transacting(cluster: ScriptedCluster, **given: Any) -> Iterator[KafkaProduce
         yield producer
 
 
+@contextmanager
+def written(cluster: ScriptedCluster, value: bytes = b"v", **given: Any) -> Iterator[KafkaProducer]:
+    """Yields such a producer in a transaction, whose first record is acknowledged, by partition 0."""
+    with transacting(cluster, **given) as producer:
+        producer.begin_transaction()
+        producer.send("t", value, partition=0).get(WAIT_S)
+        yield producer
+
+
 def client_of(producer: KafkaProducer) -> TransactionClient:
     client = producer._runtime.client.transaction_client
     assert client is not None
