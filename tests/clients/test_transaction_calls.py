@@ -692,7 +692,7 @@ def test_closing_is_bounded_although_no_coordinator_answers(
     second: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """``close()`` without a timeout is as long as ``delivery_timeout_ms`` allows."""
-    given = {"delivery_timeout_ms": 1000, "request_timeout_ms": 500}
+    given: dict[str, Any] = {"delivery_timeout_ms": 1000, "request_timeout_ms": 500}
     with written(second, **given) as producer:
         second.script = lambda received: Act(silent=True)
         began = time.monotonic()
