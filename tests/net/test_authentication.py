@@ -25,6 +25,7 @@ from cyproducer.control.node_states import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
     KafkaConnectionError,
+    KafkaError,
     KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
@@ -66,6 +67,17 @@ def options(cluster: ScriptedCluster, **more: Any) -> dict[str, Any]:
         "reconnect_backoff_ms": 10,
         **more,
     }
+
+
+def refused(server: SaslServer | None, kind: type[KafkaError], text: str, **given: Any) -> KafkaError:
+    """The error of a record of a producer with these options: one of this kind, with this text in it."""
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+        pytest.raises(kind, match=text) as caught,
+    ):
+        ours.send("t", b"v").get(20)
+    return caught.value
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -119,32 +131,18 @@ def test_a_wrong_password_fails_at_once_and_is_not_tried_again(mechanism: str) -
 
 
 def test_an_unknown_scram_user_gets_a_hint() -> None:
-    with (
-        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
-        KafkaProducer(**options(cluster, sasl_plain_username="bob")) as ours,
-        pytest.raises(SaslAuthenticationFailedError, match="is there such a user, and has it a SCRAM"),
-    ):
-        ours.send("t", b"v").get(20)
+    hint = "is there such a user, and has it a SCRAM"
+    refused(SaslServer(), SaslAuthenticationFailedError, hint, sasl_plain_username="bob")
 
 
 def test_a_mechanism_that_the_broker_does_not_have() -> None:
-    with (
-        ScriptedCluster(sasl=SaslServer(mechanisms=("PLAIN", "OAUTHBEARER")), t=1) as cluster,
-        KafkaProducer(**options(cluster)) as ours,
-        pytest.raises(
-            UnsupportedSaslMechanismError, match="has no sasl_mechanism='SCRAM-SHA-256'; it has PLAIN, OAUTH"
-        ),
-    ):
-        ours.send("t", b"v").get(20)
+    server = SaslServer(mechanisms=("PLAIN", "OAUTHBEARER"))
+    text = "has no sasl_mechanism='SCRAM-SHA-256'; it has PLAIN, OAUTH"
+    refused(server, UnsupportedSaslMechanismError, text)
 
 
 def test_sasl_at_a_listener_without() -> None:
-    with (
-        ScriptedCluster(t=1) as cluster,
-        KafkaProducer(**options(cluster)) as ours,
-        pytest.raises(IllegalSaslStateError, match="has no SASL: set security_protocol='PLAINTEXT'"),
-    ):
-        ours.send("t", b"v").get(20)
+    refused(None, IllegalSaslStateError, "has no SASL: set security_protocol='PLAINTEXT'")
 
 
 @pytest.mark.slow
@@ -200,13 +198,8 @@ def test_what_a_broker_says_is_cut_and_printable() -> None:
         yield b""
         raise RefusedError("no\n\x1b[31m" + "x" * 10_000)
 
-    with (
-        ScriptedCluster(sasl=SaslServer(own=rude), t=1) as cluster,
-        KafkaProducer(**options(cluster, sasl_mechanism="PLAIN")) as ours,
-        pytest.raises(SaslAuthenticationFailedError) as caught,
-    ):
-        ours.send("t", b"v").get(20)
-    text = str(caught.value)
+    server = SaslServer(own=rude)
+    text = str(refused(server, SaslAuthenticationFailedError, "refused", sasl_mechanism="PLAIN"))
     assert text.isprintable()
     assert 500 < len(text) < 700
 
@@ -255,12 +248,8 @@ def test_a_callable_that_fails_says_so() -> None:
     def password() -> str:
         raise OSError("the vault is closed")
 
-    with (
-        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
-        KafkaProducer(**options(cluster, sasl_plain_password=password)) as ours,
-        pytest.raises(SaslAuthenticationFailedError, match=r"getting the credentials failed: .*the vault is"),
-    ):
-        ours.send("t", b"v").get(20)
+    text = "getting the credentials failed: .*the vault is"
+    refused(SaslServer(), SaslAuthenticationFailedError, text, sasl_plain_password=password)
 
 
 class OwnError(KafkaTimeoutError):
@@ -314,15 +303,9 @@ def test_passwords_that_are_no_text_are_not_sent_and_not_shown(
     caplog.set_level(logging.DEBUG)
     server = SaslServer()
     given = {"sasl_plain_password": password, "sasl_mechanism": mechanism}
-    with (
-        ScriptedCluster(sasl=server, t=1) as cluster,
-        KafkaProducer(**options(cluster, **given)) as ours,
-        pytest.raises(SaslAuthenticationFailedError) as caught,
-    ):
-        ours.send("t", b"v").get(20)
-    assert problem in str(caught.value)
+    error = refused(server, SaslAuthenticationFailedError, problem, **given)
     assert server.tries == []
-    assert "gehe" not in "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert "gehe" not in "".join(traceback.format_exception(error)) + caplog.text
 
 
 def test_credentials_in_arguments_and_fields_are_not_shown() -> None:
@@ -367,14 +350,8 @@ def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
         "socket_connection_setup_timeout_ms": 200,
         "socket_connection_setup_timeout_max_ms": 200,
     }
-    with (
-        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
-        KafkaProducer(**options(cluster, **given)) as ours,
-        pytest.raises(
-            KafkaTimeoutError, match=r"no completed handshake within \d+ ms, waiting for the credentials"
-        ),
-    ):
-        ours.send("t", b"v").get(20)
+    text = r"no completed handshake within \d+ ms, waiting for the credentials"
+    refused(SaslServer(), KafkaTimeoutError, text, **given)
     stop.set()
 
 
@@ -579,15 +556,9 @@ def test_a_token_that_the_broker_refuses() -> None:
     seen: list[bytes] = []
     server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer(seen, valid=False))
     given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Provider("geheim")}
-    with (
-        ScriptedCluster(sasl=server, t=1) as cluster,
-        KafkaProducer(**options(cluster, **given)) as ours,
-        pytest.raises(SaslAuthenticationFailedError) as caught,
-    ):
-        ours.send("t", b"v").get(20)
+    problem = "by OAUTHBEARER: Authentication failed due to an invalid token"
+    text = str(refused(server, SaslAuthenticationFailedError, problem, **given))
     assert seen[1] == b"\1"
-    text = str(caught.value)
-    assert "by OAUTHBEARER: Authentication failed due to an invalid token" in text
     assert "the broker's reason is status 'invalid_token', scope 'kafka'" in text
     assert "geheim" not in text
 
@@ -610,14 +581,8 @@ def test_a_token_that_the_broker_refuses() -> None:
 def test_providers_that_have_no_token(provider: Any, problem: str) -> None:
     server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer([]))
     given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
-    with (
-        ScriptedCluster(sasl=server, t=1) as cluster,
-        KafkaProducer(**options(cluster, **given)) as ours,
-        pytest.raises(SaslAuthenticationFailedError) as caught,
-    ):
-        ours.send("t", b"v").get(20)
-    assert problem in str(caught.value)
-    assert "geheim" not in str(caught.value)
+    error = refused(server, SaslAuthenticationFailedError, problem, **given)
+    assert "geheim" not in str(error)
     assert server.tries == []
 
 
