@@ -42,11 +42,16 @@ def with_node(*addresses: Address, connections_max_idle_ms: float = 540_000) -> 
     return connections
 
 
-def ready(now_ms: float = 0) -> Connections:
-    connections = with_node(FIRST, SECOND)
+def complete(connections: Connections, now_ms: float) -> None:
+    """A connection to the first address completes its handshake."""
     connections.begin_connect(1, now_ms)
     connections.connected(1, FIRST, now_ms)
     connections.ready(1, FIRST, now_ms)
+
+
+def ready(now_ms: float = 0, connections_max_idle_ms: float = 540_000) -> Connections:
+    connections = with_node(FIRST, SECOND, connections_max_idle_ms=connections_max_idle_ms)
+    complete(connections, now_ms)
     return connections
 
 
@@ -147,9 +152,7 @@ def test_a_completed_handshake_forgets_failures() -> None:
     fail_round(connections, 0)
     fail_round(connections, 1000)
     connections.resolved(1, [FIRST])
-    connections.begin_connect(1, 2000)
-    connections.connected(1, FIRST, 2000)
-    connections.ready(1, FIRST, 2000)
+    complete(connections, 2000)
     assert connections.diagnosis(2000) == ""
     connections.failed(1, FIRST, "connection reset", 3000)
     assert connections.connect_delay_ms(1, 3000) == pytest.approx(50)
@@ -326,10 +329,7 @@ def test_idle_connections_are_reported_until_they_are_closed() -> None:
 
 
 def test_a_negative_idle_time_means_never() -> None:
-    connections = with_node(FIRST, connections_max_idle_ms=-1)
-    connections.begin_connect(1, 0)
-    connections.connected(1, FIRST, 0)
-    connections.ready(1, FIRST, 0)
+    connections = ready(connections_max_idle_ms=-1)
     assert connections.idle(1e15) == []
     assert connections.next_event_ms(0) == math.inf
 
@@ -511,19 +511,13 @@ def test_a_lookup_has_the_setup_timeout_of_a_connection() -> None:
 
 
 def test_with_an_idle_time_of_zero_a_connection_still_gets_its_first_request() -> None:
-    connections = with_node(FIRST, connections_max_idle_ms=0)
-    connections.begin_connect(1, 0)
-    connections.connected(1, FIRST, 0)
-    connections.ready(1, FIRST, 0)
+    connections = ready(connections_max_idle_ms=0)
     assert connections.idle(SHORTEST_IDLE_MS - 1) == []
     assert connections.idle(SHORTEST_IDLE_MS) == [1]
 
 
 def test_a_refused_password_of_an_established_connection_waits_for_its_backoff() -> None:
-    connections = with_node(FIRST)
-    connections.begin_connect(1, 0)
-    connections.connected(1, FIRST, 0)
-    connections.ready(1, FIRST, 0)
+    connections = ready()
     connections.failed(1, FIRST, "wrong password at the renewal", 10, try_next_address=False)
     assert connections.state(1, 20_000) is BACKING_OFF
 
