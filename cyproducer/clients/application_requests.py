@@ -30,18 +30,11 @@ from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector
 from cyproducer.sender.sender import Sender
 from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
-from cyproducer.wire.protocol import Decode
+from cyproducer.wire.protocol import Decode, Encode
 from cyproducer.wire.schema import Api
 
-Encode = Callable[[int, int, str], bytes]
-"""Encodes a request's frame from its version, its correlation id and the client id."""
 _ANSWERED_LATE_S = 0.5
 """The interval at which a waiting thread checks, in case it was not woken."""
-
-
-def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
-    """Creates an ``Encode`` from an encoder and the arguments that follow its first three."""
-    return lambda version, number, client_id: encode(version, number, client_id, *arguments)
 
 
 class ApplicationRequest:
@@ -231,23 +224,19 @@ class ApplicationRequests:
             return
         if request.highest is not None:
             version = min(version, request.highest)
-        number = connection.next_correlation_id()
         try:
-            frame = request.encode(version, number, self._config.client_id)
-        except Exception as error:
+            self._connector.request(
+                connection,
+                api,
+                request.encode,
+                partial(self._on_response, request),
+                lambda connection, cause, now_ms: self._finish(request, errors.copied(cause)),
+                version=version,
+                decode=request.decode,
+            )
+        except (ValueError, TypeError, errors.KafkaError) as error:
             # A text of the application that can't be encoded fails only this request, not the client.
             self._refuse(request, error)
-            return
-        self._connector.request(
-            connection,
-            api,
-            version,
-            number,
-            frame,
-            partial(self._on_response, request),
-            lambda connection, cause, now_ms: self._finish(request, errors.copied(cause)),
-            decode=request.decode,
-        )
 
     def _on_response(
         self, request: ApplicationRequest, connection: Connection, version: int, response: Any, now_ms: float

@@ -450,20 +450,8 @@ class NetworkClient:
             connections_ms = min(connections_ms, COMPRESSING_MS)
         lines_ms = self._log_limit.flush(now_ms)
         memory_ms = self._give_back_memory(now_ms)
-        return max(
-            0.0,
-            min(
-                intake_ms,
-                overdue_ms,
-                identity_ms,
-                requests_ms,
-                telemetry_ms,
-                metadata_ms,
-                connections_ms,
-                lines_ms,
-                memory_ms,
-            ),
-        )
+        clients_ms = min(identity_ms, requests_ms, telemetry_ms, metadata_ms)
+        return max(0.0, min(clients_ms, intake_ms, overdue_ms, connections_ms, lines_ms, memory_ms))
 
     def _give_back_memory(self, now_ms: float) -> float:
         """Begins to free memory after a backlog; returns the milliseconds until the next check."""
@@ -643,12 +631,9 @@ class NetworkClient:
             self._asked.discard(name)
             self._topic_errors.pop(name, None)
             self._told_missing.discard(name)
-        version, number = connection.handshake.versions[METADATA], connection.next_correlation_id()
         auto_create = self._config.allow_auto_create_topics
-        frame = protocol.encode_metadata(version, number, self._config.client_id, request.topics, auto_create)
-        self._connector.request(
-            connection, METADATA, version, number, frame, self._on_metadata, self._on_no_metadata
-        )
+        encode = protocol.framing(protocol.encode_metadata, request.topics, auto_create)
+        self._connector.request(connection, METADATA, encode, self._on_metadata, self._on_no_metadata)
         return self._config.request_timeout_ms
 
     def _on_no_metadata(self, connection: Connection, cause: Exception, now_ms: float) -> None:

@@ -88,15 +88,11 @@ class ProducerIdClient:
             return self._connector.throttled_ms(now_ms)
         connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
-        version = connection.handshake.versions.get(INIT_PRODUCER_ID)
-        if version is None:
+        if INIT_PRODUCER_ID not in connection.handshake.versions:
             self._lack(connection, now_ms)
             return math.inf
-        number = connection.next_correlation_id()
-        frame = protocol.encode_init_producer_id(version, number, self._config.client_id, None, 0x7FFFFFFF)
-        self._connector.request(
-            connection, INIT_PRODUCER_ID, version, number, frame, self.on_producer_id, self.on_broken
-        )
+        encode = protocol.framing(protocol.encode_init_producer_id, None, 0x7FFFFFFF)
+        self._connector.request(connection, INIT_PRODUCER_ID, encode, self.on_producer_id, self.on_broken)
         return self._config.request_timeout_ms
 
     def on_producer_id(

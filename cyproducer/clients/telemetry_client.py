@@ -28,6 +28,7 @@ from cyproducer.net.connector import Connector
 from cyproducer.sender.sender import Sender
 from cyproducer.wire import telemetry_api
 from cyproducer.wire.messages import GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY
+from cyproducer.wire.protocol import framing
 from cyproducer.wire.schema import NO_UUID
 from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse, PushTelemetryResponse
 
@@ -167,12 +168,10 @@ class TelemetryClient:
         return self._latest
 
     def _ask(self, connection: Connection) -> None:
-        api = GET_TELEMETRY_SUBSCRIPTIONS
-        version, number = connection.handshake.versions[api], connection.next_correlation_id()
-        frame = telemetry_api.encode_get_telemetry_subscriptions(
-            version, number, self._config.client_id, self._machine.instance_id
+        encode = framing(telemetry_api.encode_get_telemetry_subscriptions, self._machine.instance_id)
+        self._connector.request(
+            connection, GET_TELEMETRY_SUBSCRIPTIONS, encode, self.on_subscription, self.on_broken
         )
-        self._connector.request(connection, api, version, number, frame, self.on_subscription, self.on_broken)
 
     def _push(self, connection: Connection, task: Task[Collected], now_ms: float) -> None:
         machine = self._machine
@@ -183,12 +182,8 @@ class TelemetryClient:
             self._sender.request_control()
             return
         codec_id, metrics, accepted = collected
-        api = PUSH_TELEMETRY
-        version, number = connection.handshake.versions[api], connection.next_correlation_id()
-        frame = telemetry_api.encode_push_telemetry(
-            version,
-            number,
-            self._config.client_id,
+        encode = framing(
+            telemetry_api.encode_push_telemetry,
             subscription.instance_id,
             subscription.subscription_id,
             machine.terminating,
@@ -196,7 +191,7 @@ class TelemetryClient:
             metrics,
         )
         on_response = partial(self.on_push, accepted)
-        self._connector.request(connection, api, version, number, frame, on_response, self.on_broken)
+        self._connector.request(connection, PUSH_TELEMETRY, encode, on_response, self.on_broken)
 
     def on_subscription(
         self, connection: Connection, version: int, response: GetTelemetrySubscriptionsResponse, now_ms: float

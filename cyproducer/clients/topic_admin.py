@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
-from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts, framing
+from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Attempts
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire import admin_api, protocol
 from cyproducer.wire.admin_api import DescribedConfigs, FetchedPartition
 from cyproducer.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA
+from cyproducer.wire.protocol import framing
 from cyproducer.wire.record_decoder import Batch, batches
 from cyproducer.wire.responses import NOT_ASKED, MetadataResponse, TopicInfo
 

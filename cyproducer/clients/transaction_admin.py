@@ -14,7 +14,7 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import duration
-from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests, Encode, framing
+from cyproducer.clients.application_requests import ApplicationRequest, ApplicationRequests
 from cyproducer.clients.transaction_client import HIGHEST_OF_FIRST, level_of
 from cyproducer.control.coordinator import refusal
 from cyproducer.control.transaction_ending import (
@@ -37,6 +37,7 @@ from cyproducer.wire.messages import (
     LIST_TRANSACTIONS,
     METADATA,
 )
+from cyproducer.wire.protocol import Encode, framing
 from cyproducer.wire.transaction_api import TransactionListing
 
 AT_ONCE = 100

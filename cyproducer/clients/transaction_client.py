@@ -18,6 +18,7 @@ from cyproducer import errors
 from cyproducer.base.clock import monotonic_s
 from cyproducer.base.log import Log
 from cyproducer.base.threads import Condition
+from cyproducer.clients.producer_id import COMPRESSING_MS
 from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
@@ -51,7 +52,7 @@ from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector, encode_api_versions
 from cyproducer.sender.sender import Sender
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from cyproducer.wire import protocol, transaction_api
+from cyproducer.wire import transaction_api
 from cyproducer.wire.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -63,11 +64,10 @@ from cyproducer.wire.messages import (
     PRODUCE,
     TXN_OFFSET_COMMIT,
 )
+from cyproducer.wire.protocol import Encode, encode_init_producer_id, framing
 from cyproducer.wire.responses import ApiVersionsResponse
 from cyproducer.wire.schema import Api
 
-COMPRESSING_MS = 5
-"""The delay before the next check of a batch that a thread is compressing."""
 FEATURE = "transaction.version"
 OLDEST_BUMP = 3
 """The first version of InitProducerId that bumps an epoch (KIP-360)."""
@@ -397,12 +397,9 @@ class TransactionClient:
         if found is None:
             return False
         api, version = found
-        number = connection.next_correlation_id()
-        frame = self._encode(request, version, number)
+        encode, on_response = self._encoding(request), partial(self._on_response, request)
         self.machine.sent(request)
-        self._connector.request(
-            connection, api, version, number, frame, partial(self._on_response, request), self._on_broken
-        )
+        self._connector.request(connection, api, encode, on_response, self._on_broken, version=version)
         return True
 
     def _api_of(self, request: Request, connection: Connection, now_ms: float) -> tuple[Api, int] | None:
@@ -428,38 +425,29 @@ class TransactionClient:
             version = min(version, HIGHEST_OF_FIRST[api])
         return api, version
 
-    def _encode(self, request: Request, version: int, number: int) -> bytes:
-        client_id = self._config.client_id
+    def _encoding(self, request: Request) -> Encode:
         identity = self._id, self.machine.producer_id, self.machine.epoch
         match request:
             case FindCoordinator(kind, key):
-                return transaction_api.encode_find_coordinator(version, number, client_id, kind, key)
+                return framing(transaction_api.encode_find_coordinator, kind, key)
             case InitProducerId(producer_id, epoch):
                 timeout_ms = int(self._config.transaction_timeout_ms)
-                return protocol.encode_init_producer_id(
-                    version, number, client_id, self._id, timeout_ms, producer_id, epoch
-                )
+                return framing(encode_init_producer_id, self._id, timeout_ms, producer_id, epoch)
             case AddPartitions(places):
                 topics: dict[str, list[int]] = {}
                 for topic, partition in places:
                     topics.setdefault(topic, []).append(partition)
-                return transaction_api.encode_add_partitions_to_txn(
-                    version, number, client_id, *identity, topics
-                )
+                return framing(transaction_api.encode_add_partitions_to_txn, *identity, topics)
             case AddOffsets(group_id):
-                return transaction_api.encode_add_offsets_to_txn(
-                    version, number, client_id, *identity, group_id
-                )
+                return framing(transaction_api.encode_add_offsets_to_txn, *identity, group_id)
             case CommitOffsets(group, positions):
-                return transaction_api.encode_txn_offset_commit(
-                    version, number, client_id, *identity, group, positions
-                )
+                return framing(transaction_api.encode_txn_offset_commit, *identity, group, positions)
             case EndTxn(commit):
-                return transaction_api.encode_end_txn(version, number, client_id, *identity, commit)
+                return framing(transaction_api.encode_end_txn, *identity, commit)
             case AskMarkers():
-                return transaction_api.encode_describe_transactions(version, number, client_id, [self._id])
+                return framing(transaction_api.encode_describe_transactions, [self._id])
             case AskLevel():
-                return encode_api_versions(version, number, client_id)
+                return encode_api_versions
 
     # Responses
 

@@ -494,10 +494,7 @@ class Connector:
         self._reload = None
 
     def _ask_versions(self, connection: Connection) -> None:
-        version = connection.handshake.versions[API_VERSIONS]
-        number = connection.next_correlation_id()
-        frame = encode_api_versions(version, number, self._config.client_id)
-        self.request(connection, API_VERSIONS, version, number, frame, self._on_versions)
+        self.request(connection, API_VERSIONS, encode_api_versions, self._on_versions)
 
     def _on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
@@ -550,27 +547,20 @@ class Connector:
     def _authentication(
         self, connection: Connection, converse: Callable[[str], Conversation]
     ) -> Authentication:
-        client_id, versions = self._config.client_id, connection.handshake.versions
-
         def send_handshake(mechanism: str) -> None:
-            version, number = versions[SASL_HANDSHAKE], connection.next_correlation_id()
-            frame = protocol.encode_sasl_handshake(version, number, client_id, mechanism)
+            encode = protocol.framing(protocol.encode_sasl_handshake, mechanism)
             # From here on, the broker closes the connection if it receives any other request.
             self._loop.hold(connection, True)
-            self.request(connection, SASL_HANDSHAKE, version, number, frame, self._on_sasl_handshake)
+            self.request(connection, SASL_HANDSHAKE, encode, self._on_sasl_handshake)
 
         def send_authenticate(message: Hidden[bytes]) -> None:
             assert connection.handshake.authentication is not None
             connection.handshake.authentication.asked_ms = self._clock.monotonic_ns() / 1e6
-            version, number = versions[SASL_AUTHENTICATE], connection.next_correlation_id()
-            self.request(
-                connection,
-                SASL_AUTHENTICATE,
-                version,
-                number,
-                protocol.encode_sasl_authenticate(version, number, client_id, message.reveal()),
-                self._on_sasl_authenticate,
-            )
+
+            def encode(version: int, number: int, client_id: str) -> bytes:
+                return protocol.encode_sasl_authenticate(version, number, client_id, message.reveal())
+
+            self.request(connection, SASL_AUTHENTICATE, encode, self._on_sasl_authenticate)
 
         return self._make_authentication(
             self._config,
@@ -695,11 +685,9 @@ class Connector:
         if connection.node_id < 0 or cluster_id is None or connection.handshake.offered < WITH_IDENTITY:
             self._finish(connection, now_ms)
             return
-        number = connection.next_correlation_id()
-        identity = cluster_id, connection.node_id
-        frame = encode_api_versions(WITH_IDENTITY, number, self._config.client_id, *identity)
+        encode = protocol.framing(encode_api_versions, cluster_id, connection.node_id)
         answered = partial(self._on_confirmed, cluster_id)
-        self.request(connection, API_VERSIONS, WITH_IDENTITY, number, frame, answered)
+        self.request(connection, API_VERSIONS, encode, answered, version=WITH_IDENTITY)
 
     def _on_confirmed(
         self,
@@ -741,12 +729,11 @@ class Connector:
         self,
         connection: Connection,
         api: Api,
-        version: int,
-        number: int,
-        frame: bytes,
+        encode: protocol.Encode,
         on_response: OnResponse,
         on_broken: OnBroken = lambda connection, cause, now_ms: None,
         *,
+        version: int | None = None,
         decode: protocol.Decode | None = None,
     ) -> None:
         """Sends a request. Calls either ``on_response`` or ``on_broken``, once.
@@ -756,14 +743,17 @@ class Connector:
         Args:
             connection: the connection to send on. It is not closed as idle before the response arrives.
             api: the kind of request.
-            version: the version of the request and its response.
-            number: the correlation id, from ``next_correlation_id()``.
-            frame: the encoded request.
+            encode: encodes the request. If it raises, nothing is sent.
             on_response: receives the response. If it raises KafkaError, the connection is closed.
             on_broken: receives the reason if the connection is closed before the response arrives, or because
                 the response could not be decoded.
+            version: the version of the request and its response; None: as agreed on with the broker.
             decode: decodes the response; None: the decoder in ``DECODERS``.
         """
+        if version is None:
+            version = connection.handshake.versions[api]
+        number = connection.next_correlation_id()
+        frame = encode(version, number, self._config.client_id)
         connection.send(api.key, version, number, frame, self._clock.monotonic_ns())
         connection.pending[number] = PendingRequest(
             api, version, decode or protocol.DECODERS[api], on_response, on_broken

@@ -37,8 +37,15 @@ from cyproducer.wire.responses import (
 )
 from cyproducer.wire.schema import Api, Frame, Message
 
+Encode = Callable[[int, int, str], bytes]
+"""Encodes a request's frame from its version, its correlation id and the client id."""
 Decode = Callable[[int, Frame], Any]
 """Makes a response from its version and its frame."""
+
+
+def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
+    """Creates an ``Encode`` from an encoder and the arguments that follow its first three."""
+    return lambda version, number, client_id: encode(version, number, client_id, *arguments)
 
 
 def invalid(message: str, problem: str) -> KafkaProtocolError:

@@ -27,9 +27,7 @@ class Peer:
         handshake = SimpleNamespace(versions=versions)
         self.connection = cast(
             Connection,
-            SimpleNamespace(
-                handshake=handshake, in_flight=0, where="broker:9092", next_correlation_id=lambda: 1
-            ),
+            SimpleNamespace(handshake=handshake, in_flight=0, where="broker:9092"),
         )
         self.requests = 0
         self.closed: list[BaseException] = []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.config import ProducerConfig
 from cyproducer.net.connection import Connection
 from cyproducer.net.connector import Connector
 from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
@@ -22,6 +23,7 @@ class Sending:
         self.connector = Connector.__new__(Connector)
         self.connector._loop = rig.sender
         self.connector._clock = rig.clock
+        self.connector._config = ProducerConfig()
         self.connection = rig.connect(1).connection
         #: What was called, in order: the name that was given to the request, and the response or the cause.
         self.called: list[tuple[str, Any]] = []
@@ -38,18 +40,22 @@ class Sending:
             if raises is not None:
                 raise raises
 
-        number = self.connection.next_correlation_id()
+        numbers: list[int] = []
+
+        def encode(version: int, number: int, client_id: str) -> bytes:
+            numbers.append(number)
+            return bytes(8)
+
         self.connector.request(
             self.connection,
             api,
-            1,
-            number,
-            bytes(8),
+            encode,
             on_response,
             lambda connection, cause, now_ms: self.called.append((name, cause)),
+            version=1,
             decode=decode or (lambda version, frame: frame),
         )
-        return number
+        return numbers[0]
 
     def answer(self, number: int, frame: bytes = b"response") -> None:
         self.connector.on_frame(self.connection, number, frame, 0.0)
