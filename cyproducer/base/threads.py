@@ -11,10 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cyproducer.base.clock import monotonic_s
 from cyproducer.base.durations import waitable
 from cyproducer.base.greenlets import Event, RLock
 from cyproducer.base.unpatched import get_ident, start_new_thread
 
+LOOK_S = 0.5
+"""The interval at which a waiting thread looks by itself, in case it was not woken."""
 _names: dict[int, str] = {}
 """Ident -> name, of the threads that ``threading`` does not know."""
 
@@ -90,6 +93,17 @@ class Condition:
             self._lock.acquire_again(held)
             if changed in self._waiters:
                 self._waiters.remove(changed)
+
+    def wait_until(self, deadline: float) -> bool:
+        """Waits until ``notify_all`` is called, or for ``LOOK_S``; returns False at once after the deadline.
+
+        ``deadline``: in the time of ``monotonic_s()``. Requires the lock.
+        """
+        left = deadline - monotonic_s()
+        if left <= 0:
+            return False
+        self.wait(min(left, LOOK_S))
+        return True
 
     def notify_all(self) -> None:
         """Wakes all waiters. Requires the lock."""

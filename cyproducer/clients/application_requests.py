@@ -33,9 +33,6 @@ from cyproducer.wire.messages import FIND_COORDINATOR, METADATA
 from cyproducer.wire.protocol import Decode, Encode
 from cyproducer.wire.schema import Api
 
-_ANSWERED_LATE_S = 0.5
-"""The interval at which a waiting thread checks, in case it was not woken."""
-
 
 class ApplicationRequest:
     """A request of the application to a broker, and its outcome.
@@ -137,10 +134,8 @@ class ApplicationRequests:
             while not any(request.done for request in asked):
                 if self._closed is not None:
                     raise errors.copied(self._closed)
-                left = deadline - monotonic_s()
-                if left <= 0:
+                if not self._changed.wait_until(deadline):
                     return
-                self._changed.wait(min(left, _ANSWERED_LATE_S))
 
     def ask(self, requests: Sequence[ApplicationRequest], deadline: float) -> str | None:
         """Sends requests, and waits for all of them until ``deadline``, in the time of ``monotonic_s()``.

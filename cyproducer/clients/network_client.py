@@ -301,11 +301,9 @@ class NetworkClient:
                 self._await_change(name, deadline, timeout_s)
 
     def _await_change(self, name: str, deadline: float, timeout_s: float) -> None:
-        """Waits up to half a second for a change; raises at the deadline. The caller holds the lock."""
-        left = deadline - monotonic_s()
-        if left <= 0:
+        """Waits for a change; raises at the deadline. The caller holds the lock."""
+        if not self._changed.wait_until(deadline):
             raise self._no_metadata(name, f"{timeout_s:g} s")
-        self._changed.wait(min(left, 0.5))
 
     def why_no_metadata(self, name: str, within: str) -> str:
         """Returns the message of the error that ends a wait for a topic's metadata. Any thread."""
@@ -337,12 +335,10 @@ class NetworkClient:
         deadline = monotonic_s() + timeout_s
         with self._changed:
             while not self.view.brokers():
-                left = deadline - monotonic_s()
                 if self._denied is not None:
                     raise errors.copied(self._denied)
-                if left <= 0 or self._fatal is not None:
+                if self._fatal is not None or not self._changed.wait_until(deadline):
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
-                self._changed.wait(min(left, 0.5))
 
     def list_topics(self, topics: list[str] | None, timeout_s: float) -> ApplicationRequest:
         """Requests topics (None: all) from a broker; waits up to ``timeout_s`` seconds. Creates no topic.

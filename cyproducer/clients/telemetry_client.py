@@ -32,10 +32,6 @@ from cyproducer.wire.protocol import framing
 from cyproducer.wire.schema import NO_UUID
 from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse, PushTelemetryResponse
 
-_LOOK_S = 0.5
-"""The interval at which a waiting thread checks, in case it was not woken."""
-
-
 Collected = tuple[int, bytes, Callable[[], object]]
 """The id of a codec, the metrics compressed with it, and a function to call if the broker has taken them."""
 Collect = Callable[[Subscription], Collected]
@@ -92,8 +88,8 @@ class TelemetryClient:
                     raise errors.copied(self._closed)
                 if self._machine.state is State.OFF:
                     raise errors.UnsupportedVersionError("the broker refuses this client's telemetry")
-                left = deadline - monotonic_s()
-                if left <= 0:
+                refuse_wait_of_sender("client_instance_id()")
+                if not self._changed.wait_until(deadline):
                     why = (
                         "no broker has answered GetTelemetrySubscriptions"
                         if self.is_offered
@@ -101,8 +97,6 @@ class TelemetryClient:
                         "ClientTelemetry in the brokers' metric.reporters"
                     )
                     raise errors.KafkaTimeoutError(f"no client instance id within {timeout_s:g} s: {why}")
-                refuse_wait_of_sender("client_instance_id()")
-                self._changed.wait(min(left, _LOOK_S))
         return self._machine.instance_id
 
     def end(self, timeout_s: float) -> None:

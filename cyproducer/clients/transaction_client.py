@@ -220,10 +220,8 @@ class TransactionClient:
         deadline = monotonic_s() + left_s
         with self._changed:
             while not call.told and self._closed is None:
-                left = deadline - monotonic_s()
-                if left <= 0:
+                if not self._changed.wait_until(deadline):
                     return False
-                self._changed.wait(left)
         return True
 
     def report_close(self, call: Call) -> None:
@@ -265,13 +263,11 @@ class TransactionClient:
             while not reached():
                 if self._closed is not None:
                     raise errors.copied(self._closed)
-                left = deadline - monotonic_s()
-                if left <= 0:
+                if not self._changed.wait_until(deadline):
                     raise errors.KafkaTimeoutError(
                         f"{call.name} not complete within {timeout_s:g} s: {self.machine.describe()}; "
                         f"{self._diagnosis()}; it goes on: call it again to wait for its outcome"
                     )
-                self._changed.wait(min(left, 0.5))
 
     # With the loop lock held
 
