@@ -90,10 +90,13 @@ class Sliced:
     response."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topics: int, at_once: int = 1) -> None:
+        self.monkeypatch = monkeypatch
         monkeypatch.setattr(network_client, "AT_ONCE", at_once)
         monkeypatch.setattr(network_client, "SLICE_MS", -math.inf)
         self.topics = [f"t{number}" for number in range(topics)]
         self.cluster = ScriptedCluster(2)
+        #: When the client took each part of what has come since the leaders moved, and how many it moved.
+        self.parts: list[tuple[float, int]] = []
 
     @contextmanager
     def run(self) -> Iterator[KafkaProducer]:
@@ -106,6 +109,14 @@ class Sliced:
 
     def move_leaders(self, producer: KafkaProducer) -> None:
         """Moves all leaders, and sends another record to each topic."""
+        client = producer._runtime.client
+        take_change = client._take_change
+
+        def noted(change: MetadataChange, *rest: Any) -> None:
+            self.parts.append((time.monotonic(), len(change.leaders_moved)))
+            take_change(change, *rest)
+
+        self.monkeypatch.setattr(client, "_take_change", noted)
         for name in self.topics:
             self.cluster.move_leader(name, 0, 2)
         # The first broker does not lead any more, so a full update follows.
@@ -117,18 +128,9 @@ def test_records_are_sent_between_the_slices_of_a_response(monkeypatch: pytest.M
     """Each slice ends after one topic, and the test's broker answers Produce requests in between."""
     sliced = Sliced(monkeypatch, 50)
     with sliced.run() as producer:
-        client = producer._runtime.client
-        parts: list[int] = []
-        take_change = client._take_change
-
-        def counted(change: MetadataChange, *rest: Any) -> None:
-            parts.append(len(change.leaders_moved))
-            take_change(change, *rest)
-
-        monkeypatch.setattr(client, "_take_change", counted)
         sliced.move_leaders(producer)
-        assert len(parts) >= 50
-        assert max(parts) == 1
+        assert len(sliced.parts) >= 50
+        assert max(moved for _, moved in sliced.parts) == 1
 
 
 def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,18 +138,9 @@ def test_other_threads_have_the_gil_between_two_slices(monkeypatch: pytest.Monke
     monkeypatch.setattr(network_client, "PAUSE_MS", pause_ms)
     sliced = Sliced(monkeypatch, 10)
     with sliced.run() as producer:
-        client = producer._runtime.client
-        slices: list[float] = []
-        take_change = client._take_change
-
-        def noted(change: MetadataChange, *rest: Any) -> None:
-            slices.append(time.monotonic())
-            take_change(change, *rest)
-
-        monkeypatch.setattr(client, "_take_change", noted)
         sliced.move_leaders(producer)
     # Ten or more parts of one response; more than one of them may be empty.
-    gaps = [later - earlier for earlier, later in itertools.pairwise(slices)]
+    gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(sliced.parts)]
     assert len([gap for gap in gaps if gap >= pause_ms / 1000]) >= 9, gaps
 
 

@@ -38,21 +38,38 @@ def new_metadata() -> ClusterMetadata:
     return ClusterMetadata([("seed", 9092)], lambda: 0.5)
 
 
+def exchange(metadata: ClusterMetadata, answer: MetadataResponse, now_ms: float) -> MetadataChange:
+    """Makes the request that is due, and takes its answer."""
+    metadata.begin_request(now_ms)
+    return metadata.on_response(answer, now_ms)
+
+
 def known(*topics: TopicInfo, now_ms: float = 0) -> ClusterMetadata:
     """Metadata that has just got these topics from a full update."""
     metadata = new_metadata()
     for info in topics:
         assert info.name is not None
         metadata.track(info.name, now_ms)
-    metadata.begin_request(now_ms)
-    metadata.on_response(response(*topics), now_ms)
+    exchange(metadata, response(*topics), now_ms)
     return metadata
 
 
-def refresh(metadata: ClusterMetadata, *topics: TopicInfo, now_ms: float) -> MetadataChange:
+def asking(names: str) -> ClusterMetadata:
+    """Metadata whose first request, for topics of one letter each, is in flight."""
+    metadata = new_metadata()
+    for name in names:
+        metadata.track(name, 0)
+    metadata.begin_request(0)
+    return metadata
+
+
+def update(metadata: ClusterMetadata, answer: MetadataResponse, now_ms: float = 200) -> MetadataChange:
     metadata.request_update("test")
-    metadata.begin_request(now_ms)
-    return metadata.on_response(response(*topics), now_ms)
+    return exchange(metadata, answer, now_ms)
+
+
+def refresh(metadata: ClusterMetadata, *topics: TopicInfo, now_ms: float = 200) -> MetadataChange:
+    return update(metadata, response(*topics), now_ms)
 
 
 # When to request an update
@@ -188,9 +205,7 @@ def test_a_failed_request_is_repeated() -> None:
 )
 def test_a_useless_response_counts_as_a_failure(answer: MetadataResponse, cause: str) -> None:
     metadata = known(topic())
-    metadata.request_update("test")
-    metadata.begin_request(200)
-    change = metadata.on_response(answer, 200)
+    change = update(metadata, answer)
     assert change == MetadataChange([], [], [], {}, set(), set(), set(), set())
     assert metadata.last_error == LastError(cause, 200)
     assert metadata.next_update_ms(200) == pytest.approx(100)
@@ -211,15 +226,13 @@ def test_an_unknown_topic_is_requested_again_with_growing_backoff() -> None:
     assert metadata.begin_request(120) == MetadataRequest(["u"], True, [])
     metadata.on_response(response(missing), 120)
     assert metadata.next_update_ms(120) == pytest.approx(200)
-    metadata.begin_request(320)
-    metadata.on_response(response(topic("u")), 320)
+    exchange(metadata, response(topic("u")), 320)
     assert metadata.topic_error("u") == 0
     assert metadata.partition_count("u") == 2
     assert metadata.next_update_ms(320) > 200_000
     # The next time something is missing, the backoff starts small again.
     metadata.track("v", 400)
-    metadata.begin_request(400)
-    metadata.on_response(response(missing._replace(name="v")), 400)
+    exchange(metadata, response(missing._replace(name="v")), 400)
     assert metadata.next_update_ms(400) == pytest.approx(100)
 
 
@@ -242,14 +255,13 @@ def test_a_new_topic_does_not_wait_for_the_backoff_of_another() -> None:
 def test_a_topic_that_is_missing_from_the_response_counts_as_unknown() -> None:
     metadata = new_metadata()
     metadata.track("t", 0)
-    metadata.begin_request(0)
-    assert metadata.on_response(response(), 0).topic_errors == {"t": 3}
+    assert exchange(metadata, response(), 0).topic_errors == {"t": 3}
     assert metadata.next_update_ms(0) == pytest.approx(100)
 
 
 def test_a_known_topic_keeps_its_leaders_through_a_retriable_error() -> None:
     metadata = known(topic())
-    change = refresh(metadata, topic("t", (), error_code=3), now_ms=200)
+    change = refresh(metadata, topic("t", (), error_code=3))
     assert change.topic_errors == {"t": 3}
     assert change.topics_changed == []
     assert metadata.leader("t", 1) == 2
@@ -304,8 +316,7 @@ def test_topics_that_were_not_requested_are_ignored() -> None:
 def test_a_final_error_about_a_new_topic_changes_no_partitions() -> None:
     metadata = known(topic())
     metadata.track("u", 10)
-    metadata.begin_request(10)
-    change = metadata.on_response(response(topic("u", (), error_code=29)), 10)
+    change = exchange(metadata, response(topic("u", (), error_code=29)), 10)
     assert change.topic_errors == {"u": 29}
     assert change.topics_changed == []
 
@@ -314,10 +325,7 @@ def test_a_final_error_about_a_new_topic_changes_no_partitions() -> None:
 
 
 def test_a_response_can_be_processed_in_parts() -> None:
-    metadata = new_metadata()
-    for name in "abcd":
-        metadata.track(name, 0)
-    metadata.begin_request(0)
+    metadata = asking("abcd")
     parts = metadata.take(response(*(topic(name) for name in "abcd")), 10, at_once=5)
     first = next(parts)
     assert (first.topics_changed, first.brokers_added) == (["a", "b"], {1, 2, 3})
@@ -343,10 +351,7 @@ def test_each_part_frees_what_the_response_had_of_its_topics() -> None:
         def __del__(self) -> None:
             freed.append(self.name)
 
-    metadata = new_metadata()
-    for name in "abcd":
-        metadata.track(name, 0)
-    metadata.begin_request(0)
+    metadata = asking("abcd")
     parts = metadata.take(response(*(Noted(*topic(name)) for name in "abcd")), 10, at_once=3)
     counts = []
     for _ in parts:
@@ -361,7 +366,7 @@ def test_replaced_views_are_left_to_the_caller() -> None:
     metadata = known(topic("t"), topic("u"))
     metadata.view()
     metadata.replaced.clear()
-    refresh(metadata, topic("t", leaders=(2, 1)), topic("u"), now_ms=200)
+    refresh(metadata, topic("t", leaders=(2, 1)), topic("u"))
     metadata.view()
     [replaced] = metadata.replaced
     assert replaced is not None
@@ -369,10 +374,7 @@ def test_replaced_views_are_left_to_the_caller() -> None:
 
 
 def test_a_rebootstrap_between_two_parts_leads_to_another_full_update() -> None:
-    metadata = new_metadata()
-    for name in "ab":
-        metadata.track(name, 0)
-    metadata.begin_request(0)
+    metadata = asking("ab")
     parts = metadata.take(response(topic("a"), topic("b")), 10, at_once=1)
     next(parts)
     metadata.rebootstrap()
@@ -396,8 +398,7 @@ def test_unused_topics_are_forgotten() -> None:
 
 def test_a_forgotten_topic_is_not_requested_again() -> None:
     metadata = known(topic("t", (), error_code=3))
-    metadata.begin_request(300_000)
-    metadata.on_response(response(), 300_000)
+    exchange(metadata, response(), 300_000)
     assert metadata.next_update_ms(300_000) == 300_000
 
 
@@ -437,8 +438,7 @@ def test_rebootstrap_after_updates_failed_for_long() -> None:
     assert metadata.rebootstrap_reason(300_999, False) is None
     assert metadata.rebootstrap_reason(301_000, False) == "metadata updates have failed for 300000 ms"
     metadata.rebootstrap()
-    metadata.begin_request(301_000)
-    metadata.on_response(response(topic()), 301_000)
+    exchange(metadata, response(topic()), 301_000)
     assert metadata.rebootstrap_reason(700_000, False) is None
 
 
@@ -452,9 +452,7 @@ def test_a_success_resets_the_time_of_failing() -> None:
 
 def test_a_broker_may_require_a_rebootstrap() -> None:
     metadata = known(topic())
-    metadata.request_update("test")
-    metadata.begin_request(200)
-    change = metadata.on_response(response(error_code=129), 200)
+    change = update(metadata, response(error_code=129))
     assert change.brokers_removed == {1, 2, 3}
     assert metadata.broker_ids() == []
     assert metadata.next_update_ms(200) == 0
@@ -465,19 +463,15 @@ def test_a_cluster_that_always_requires_a_rebootstrap_is_asked_at_the_pace_of_th
     metadata.request_update("test")
     for _ in range(2):
         assert metadata.next_update_ms(200) == 0
-        metadata.begin_request(200)
-        metadata.on_response(response(error_code=129), 200)
+        exchange(metadata, response(error_code=129), 200)
     assert metadata.next_update_ms(200) == pytest.approx(200)
 
 
 def test_without_the_strategy_there_is_no_rebootstrap() -> None:
     metadata = ClusterMetadata([("seed", 9092)], lambda: 0.5, rebootstrap=False)
-    metadata.begin_request(0)
-    metadata.on_response(response(), 0)
+    exchange(metadata, response(), 0)
     assert metadata.rebootstrap_reason(0, True) is None
-    metadata.request_update("test")
-    metadata.begin_request(200)
-    assert metadata.on_response(response(error_code=129), 200).brokers_removed == set()
+    assert update(metadata, response(error_code=129)).brokers_removed == set()
     assert sorted(metadata.broker_ids()) == [1, 2, 3]
     assert metadata.rebootstrap_reason(1_000_000, False) is None
 
@@ -487,11 +481,9 @@ def test_without_the_strategy_there_is_no_rebootstrap() -> None:
 
 def test_brokers_are_added_removed_and_moved() -> None:
     metadata = known()
-    metadata.request_update("test")
-    metadata.begin_request(200)
     answer = response(brokers=(2, 3, 4))
     answer.brokers[0] = BrokerInfo(2, "elsewhere", 9092, "rack")
-    change = metadata.on_response(answer, 200)
+    change = update(metadata, answer)
     assert (change.brokers_added, change.brokers_removed, change.brokers_moved) == ({4}, {1}, {2})
     assert metadata.broker(2) == BrokerMetadata(2, "elsewhere", 9092, "rack")
     assert metadata.broker(1) is None
@@ -501,16 +493,13 @@ def test_brokers_are_added_removed_and_moved() -> None:
 
 def test_a_broker_in_another_rack_is_reported() -> None:
     metadata = known()
-    metadata.request_update("test")
-    metadata.begin_request(200)
     answer = response()
     answer.brokers[0] = answer.brokers[0]._replace(rack="other")
-    change = metadata.on_response(answer, 200)
+    change = update(metadata, answer)
     assert (change.brokers_added, change.brokers_moved, change.racks_changed) == (set(), set(), {1})
 
 
 def test_no_controller_is_none() -> None:
     metadata = new_metadata()
-    metadata.begin_request(0)
-    metadata.on_response(response()._replace(controller_id=-1), 0)
+    exchange(metadata, response()._replace(controller_id=-1), 0)
     assert metadata.controller_id is None

@@ -20,11 +20,14 @@ def answer(*metrics: str, code: int = 0, interval_ms: int = INTERVAL_MS) -> GetT
     return GetTelemetrySubscriptionsResponse(0, code, ID, 7, [4, 1], interval_ms, 100, False, list(metrics))
 
 
-def subscribed(draw: float = 0.5) -> TelemetryMachine:
+ALL = answer("*")
+
+
+def subscribed(draw: float = 0.5, given: GetTelemetrySubscriptionsResponse = ALL) -> TelemetryMachine:
     """A machine whose first push is due at ``INTERVAL_MS`` times 0.5 + ``draw``."""
     machine = TelemetryMachine(lambda: draw)
     machine.begin()
-    machine.on_subscription(answer("*"), 0)
+    machine.on_subscription(given, 0)
     return machine
 
 
@@ -57,17 +60,13 @@ def test_later_pushes_are_an_interval_apart() -> None:
 
 
 def test_without_metrics_the_client_asks_again_after_an_interval() -> None:
-    machine = TelemetryMachine(lambda: 0.0)
-    machine.begin()
-    machine.on_subscription(answer(), 0)
+    machine = subscribed(0.0, answer())
     assert (machine.state, machine.wait_ms(0), machine.instance_id) == (State.ASK, INTERVAL_MS, ID)
 
 
 @pytest.mark.parametrize("interval_ms", [0, -1])
 def test_an_impossible_interval_is_replaced(interval_ms: int) -> None:
-    machine = TelemetryMachine(lambda: 0.0)
-    machine.begin()
-    machine.on_subscription(answer(interval_ms=interval_ms), 0)
+    machine = subscribed(0.0, answer(interval_ms=interval_ms))
     assert machine.wait_ms(0) == DEFAULT_INTERVAL_MS
 
 
@@ -77,12 +76,12 @@ def test_a_changed_subscription_is_asked_for_at_once_but_once(code: int) -> None
     machine.on_push(code, 0)
     assert (machine.state, machine.wait_ms(0)) == (State.ASK, 0)
     machine.begin()
-    machine.on_subscription(answer("*"), 0)
+    machine.on_subscription(ALL, 0)
     machine.begin()
     machine.on_push(code, 0)
     assert (machine.state, machine.wait_ms(0)) == (State.ASK, INTERVAL_MS)
     machine.begin()
-    machine.on_subscription(answer("*"), 0)
+    machine.on_subscription(ALL, 0)
     machine.begin()
     machine.on_push(0, 0)
     machine.begin()
@@ -102,11 +101,8 @@ def test_other_errors_are_final(code: int) -> None:
     machine = pushing()
     machine.on_push(code, 0)
     assert (machine.state, machine.wait_ms(1e9)) == (State.OFF, math.inf)
-    asking = TelemetryMachine(lambda: 0.0)
-    asking.begin()
-    asking.on_subscription(answer(code=code), 0)
-    assert asking.state is State.OFF
-    assert asking.instance_id == NO_UUID
+    refused = subscribed(given=answer(code=code))
+    assert (refused.state, refused.instance_id) == (State.OFF, NO_UUID)
 
 
 def test_a_connection_that_breaks_again_is_left_in_peace_for_long() -> None:
@@ -159,7 +155,7 @@ def test_without_a_subscription_there_is_no_last_push() -> None:
     machine.begin()
     machine.end()
     assert machine.state is State.OFF
-    machine.on_subscription(answer("*"), 0)
+    machine.on_subscription(ALL, 0)
     assert machine.state is State.OFF
     machine.on_broken(0)
     assert machine.state is State.OFF

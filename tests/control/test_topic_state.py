@@ -12,7 +12,7 @@ from tests.control.test_metadata import ID_A, ID_B, known, refresh, response, to
 
 def test_an_older_epoch_never_replaces_a_newer_one() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
-    change = refresh(metadata, topic(leaders=(3, 3), epochs=(4, 6)), now_ms=200)
+    change = refresh(metadata, topic(leaders=(3, 3), epochs=(4, 6)))
     assert change.leaders_moved == [("t", 1)]
     assert (metadata.leader("t", 0), metadata.leader("t", 1)) == (1, 3)
     assert (metadata.leader_epoch("t", 0), metadata.leader_epoch("t", 1)) == (5, 6)
@@ -21,13 +21,13 @@ def test_an_older_epoch_never_replaces_a_newer_one() -> None:
 
 def test_the_same_epoch_is_accepted() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,)))
-    refresh(metadata, topic(leaders=(2,), epochs=(5,)), now_ms=200)
+    refresh(metadata, topic(leaders=(2,), epochs=(5,)))
     assert metadata.leader("t", 0) == 2
 
 
 def test_brokers_without_epochs_are_believed_and_the_epoch_is_kept() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,)))
-    refresh(metadata, topic(leaders=(2,), epochs=(-1,)), now_ms=200)
+    refresh(metadata, topic(leaders=(2,), epochs=(-1,)))
     assert metadata.leader("t", 0) == 2
     assert metadata.leader_epoch("t", 0) == 5
     refresh(metadata, topic(leaders=(3,), epochs=(4,)), now_ms=400)
@@ -54,7 +54,7 @@ def test_epochs_never_go_back_within_one_topic_id(epochs: list[tuple[int, int]],
 
 def test_a_topic_under_a_new_id_is_another_topic() -> None:
     metadata = known(topic(leaders=(1, 2, 3), epochs=(5, 5, 5), topic_id=ID_A))
-    change = refresh(metadata, topic(leaders=(2, 2), epochs=(0, 0), topic_id=ID_B), now_ms=200)
+    change = refresh(metadata, topic(leaders=(2, 2), epochs=(0, 0), topic_id=ID_B))
     assert change.topics_recreated == change.topics_changed == ["t"]
     assert change.leaders_moved == []
     assert metadata.leader("t", 0) == 2
@@ -67,7 +67,7 @@ def test_an_id_that_becomes_known_does_not_replace_the_topic() -> None:
     metadata = known(topic(epochs=(5, 5), topic_id=NO_TOPIC_ID))
     assert metadata.topic_id("t") is None
     assert not metadata.is_gone("t", 2)
-    change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A), now_ms=200)
+    change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A))
     assert change.topics_recreated == []
     # The accumulator must learn the id.
     assert change.topics_changed == ["t"]
@@ -84,7 +84,7 @@ def test_an_id_that_becomes_known_does_not_replace_the_topic() -> None:
 
 def test_without_ids_a_recreated_topic_may_have_older_epochs() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,), topic_id=NO_TOPIC_ID))
-    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
+    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID))
     assert metadata.leader("t", 0) == 1
     refresh(metadata, topic(leaders=(2,), epochs=(0,), topic_id=NO_TOPIC_ID), now_ms=400)
     assert metadata.leader("t", 0) == 2
@@ -128,14 +128,14 @@ def test_with_ids_older_epochs_are_never_accepted() -> None:
 
 def test_with_ids_a_topic_that_was_missing_keeps_its_epochs() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,)))
-    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
+    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID))
     refresh(metadata, topic(leaders=(2,), epochs=(0,)), now_ms=400)
     assert metadata.leader("t", 0) == 1
 
 
 def test_partition_counts_grow() -> None:
     metadata = known(topic(leaders=(1,)))
-    change = refresh(metadata, topic(leaders=(1, 2, 3)), now_ms=200)
+    change = refresh(metadata, topic(leaders=(1, 2, 3)))
     assert change.topics_changed == ["t"]
     assert change.leaders_moved == []
     assert metadata.partition_count("t") == 3
@@ -143,7 +143,7 @@ def test_partition_counts_grow() -> None:
 
 def test_the_same_topic_does_not_shrink() -> None:
     metadata = known(topic(leaders=(1, 2, 3), epochs=(1, 2, 3)))
-    change = refresh(metadata, topic(leaders=(2,), epochs=(2,)), now_ms=200)
+    change = refresh(metadata, topic(leaders=(2,), epochs=(2,)))
     assert change.topics_changed == []
     assert metadata.partition_count("t") == 3
     assert metadata.leader("t", 0) == 2
@@ -152,7 +152,7 @@ def test_the_same_topic_does_not_shrink() -> None:
 
 def test_without_ids_fewer_partitions_are_accepted() -> None:
     metadata = known(topic(leaders=(1, 2, 3), topic_id=NO_TOPIC_ID))
-    change = refresh(metadata, topic(leaders=(1,), topic_id=NO_TOPIC_ID), now_ms=200)
+    change = refresh(metadata, topic(leaders=(1,), topic_id=NO_TOPIC_ID))
     assert change.topics_changed == ["t"]
     assert metadata.partition_count("t") == 1
 
@@ -181,7 +181,7 @@ def test_a_newer_leader_is_accepted_at_once() -> None:
     assert metadata.leader_epoch("t", 0) == 6
     assert metadata.broker(3) == BrokerMetadata(3, "broker-3", 9092, None)
     # The response with the older leader contains nothing new.
-    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
+    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)))
     assert change.leaders_moved == []
     assert metadata.leader("t", 0) == 3
 
@@ -261,7 +261,7 @@ def test_a_view_never_changes_and_the_next_one_is_new() -> None:
     moved = metadata.view()
     assert metadata.update_leader("t", 1, 8, 6)
     assert metadata.view() is not moved
-    refresh(metadata, topic(leaders=(3, 3, 3), epochs=(7, 7, 7)), now_ms=200)
+    refresh(metadata, topic(leaders=(3, 3, 3), epochs=(7, 7, 7)))
     after = metadata.view()
     assert [view.leader_for_partition("t", 0) for view in (before, moved, after)] == [
         BrokerMetadata(1, "broker-1", 9092, None),
@@ -278,7 +278,7 @@ def test_a_view_never_changes_and_the_next_one_is_new() -> None:
 def test_a_view_shows_each_kind_of_change_of_a_topic() -> None:
     metadata = known(topic(leaders=(1, 2)), topic("u"))
     metadata.view()
-    refresh(metadata, topic(leaders=(1, 3)), topic("u")._replace(is_internal=True), now_ms=200)
+    refresh(metadata, topic(leaders=(1, 3)), topic("u")._replace(is_internal=True))
     view = metadata.view()
     assert view.leader_for_partition("t", 1) == metadata.broker(3)
     assert view.topics() == {"t"}
@@ -330,7 +330,7 @@ def test_a_view_of_many_topics_costs_no_copy_of_all_for_each_change() -> None:
 def test_ten_thousand_partitions_are_merged_and_seen() -> None:
     leaders = tuple(index % 3 + 1 for index in range(10_000))
     metadata = known(topic(leaders=leaders))
-    change = refresh(metadata, topic(leaders=leaders[1:] + leaders[:1]), now_ms=200)
+    change = refresh(metadata, topic(leaders=leaders[1:] + leaders[:1]))
     assert len(change.leaders_moved) == sum(
         old != new for old, new in zip(leaders, leaders[1:] + leaders[:1], strict=True)
     )
@@ -341,7 +341,7 @@ def test_ten_thousand_partitions_are_merged_and_seen() -> None:
 def test_a_broker_that_only_a_response_named_stays_while_it_leads() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
     metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
-    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
+    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)))
     assert (change.brokers_removed, metadata.leader("t", 0)) == (set(), 8)
     assert metadata.broker(8) == BrokerMetadata(8, "eight", 9092, None)
     change = refresh(metadata, topic(leaders=(2, 2), epochs=(7, 5)), now_ms=400)

@@ -63,9 +63,19 @@ class Harness:
         )
 
     def answer(self) -> Resolution:
-        assert self.wakes.acquire(timeout=TIMEOUT_S)
-        (answer,) = self.resolver.poll()
+        (answer,) = self.answers(1)
         return answer
+
+    def answers(self, count: int) -> list[Resolution]:
+        answers = []
+        for _ in range(count):
+            assert self.wakes.acquire(timeout=TIMEOUT_S)
+            answers += self.resolver.poll()
+        return answers
+
+    def resolve(self, name: str, port: int = 1, canonical: bool = False) -> Resolution:
+        self.resolver.resolve(name, port, canonical=canonical)
+        return self.answer()
 
 
 @pytest.fixture
@@ -111,8 +121,7 @@ def test_address_families_alternate_and_the_preferred_one_is_first(harness: Harn
         ("only", six, ["::1", "::2", "::3"]),
     ):
         harness.names.infos[name] = infos
-        harness.resolver.resolve(name, 1)
-        assert [address.sockaddr[0] for address in harness.answer().addresses] == expected
+        assert [address.sockaddr[0] for address in harness.resolve(name).addresses] == expected
 
 
 def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> None:
@@ -131,15 +140,10 @@ def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> No
     assert all(thread.daemon for thread in harness.names.threads)
     assert threading.current_thread() not in harness.names.threads
     harness.names.hold_hanging.set()
-    answers = []
-    for _ in hanging:
-        assert harness.wakes.acquire(timeout=TIMEOUT_S)
-        answers += harness.resolver.poll()
-    assert {answer.request for answer in answers} == set(hanging)
+    assert {answer.request for answer in harness.answers(len(hanging))} == set(hanging)
     # One thread stays for later look-ups.
     until(lambda: len(new) == 1, "the end of the other threads")
-    harness.resolver.resolve("b", 1)
-    assert harness.answer().addresses
+    assert harness.resolve("b").addresses
     assert harness.names.asked.count("b") == 2
     assert len(new) == 1
 
@@ -148,8 +152,7 @@ def test_names_that_come_one_by_one_need_one_thread(harness: Harness) -> None:
     harness.names.infos = {f"host{i}": [info("10.0.0.1", 1)] for i in range(20)}
     new = NewThreads()
     for i in range(20):
-        harness.resolver.resolve(f"host{i}", 1)
-        harness.answer()
+        harness.resolve(f"host{i}")
         until(lambda: harness.resolver._idle == 1, "a thread that is free")
     assert len(set(harness.names.threads)) == 1
     assert len(new) == 1
@@ -164,11 +167,7 @@ def test_threads_are_bounded_and_waiting_look_ups_get_one(harness: Harness) -> N
     until(lambda: len(harness.names.asked) == MOST_THREADS, "a look-up on every thread")
     assert len(new) == MOST_THREADS
     harness.names.hold_hanging.set()
-    answers = []
-    for _ in requests:
-        assert harness.wakes.acquire(timeout=TIMEOUT_S)
-        answers += harness.resolver.poll()
-    assert {answer.request for answer in answers} == set(requests)
+    assert {answer.request for answer in harness.answers(len(requests))} == set(requests)
 
 
 def test_without_threads_a_request_fails_and_the_next_one_may_succeed(
@@ -180,11 +179,8 @@ def test_without_threads_a_request_fails_and_the_next_one_may_succeed(
     harness.names.infos["a"] = [info("10.0.0.1", 1)]
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        harness.resolver.resolve("a", 1)
-        answer = harness.answer()
-        assert "cannot resolve 'a': can't start new thread" in str(answer.error)
-    harness.resolver.resolve("a", 1)
-    assert harness.answer().addresses
+        assert "cannot resolve 'a': can't start new thread" in str(harness.resolve("a").error)
+    assert harness.resolve("a").addresses
 
 
 @pytest.mark.parametrize(
@@ -215,8 +211,7 @@ def test_results_are_polled_once(harness: Harness) -> None:
 def test_canonical_names_come_from_the_reverse_look_up(harness: Harness) -> None:
     harness.names.infos["alias"] = [info("10.0.0.1", 9092), info("10.0.0.2", 9092)]
     harness.names.reverse["10.0.0.1"] = "broker1.example.org"
-    harness.resolver.resolve("alias", 9092, canonical=True)
-    assert harness.answer().addresses == [
+    assert harness.resolve("alias", 9092, canonical=True).addresses == [
         Address("broker1.example.org", socket.AF_INET, ("10.0.0.1", 9092)),
         Address("alias", socket.AF_INET, ("10.0.0.2", 9092)),
     ]
@@ -225,8 +220,8 @@ def test_canonical_names_come_from_the_reverse_look_up(harness: Harness) -> None
 def test_the_canonical_name_of_a_literal_is_looked_up_too(harness: Harness) -> None:
     harness.names.infos["10.0.0.1"] = [info("10.0.0.1", 9092)]
     harness.names.reverse["10.0.0.1"] = "broker1.example.org"
-    harness.resolver.resolve("10.0.0.1", 9092, canonical=True)
-    assert [address.name for address in harness.answer().addresses] == ["broker1.example.org"]
+    (address,) = harness.resolve("10.0.0.1", 9092, canonical=True).addresses
+    assert address.name == "broker1.example.org"
 
 
 @pytest.mark.parametrize(
@@ -242,23 +237,20 @@ def test_failures_name_the_host_and_the_cause(
     harness: Harness, result: list[tuple[Any, ...]] | Exception, message: str
 ) -> None:
     harness.names.infos["nowhere"] = result
-    harness.resolver.resolve("nowhere", 9092)
-    answer = harness.answer()
+    answer = harness.resolve("nowhere", 9092)
     assert answer.addresses == []
     assert isinstance(answer.error, NameResolutionError)
     assert f"cannot resolve 'nowhere': {message}" in str(answer.error)
     assert isinstance(answer.error.__cause__, Exception)
     # The thread continues.
     harness.names.infos["broker"] = [info("10.0.0.1", 1)]
-    harness.resolver.resolve("broker", 1)
-    assert harness.answer().error is None
+    assert harness.resolve("broker").error is None
 
 
 @pytest.mark.parametrize("host", ["bücher.example", "\ud800", "127.0.0.1\0.example", ""])
 def test_odd_names_are_not_literals(harness: Harness, host: str) -> None:
     harness.names.infos[host] = [info("10.0.0.1", 1)]
-    harness.resolver.resolve(host, 1)
-    assert [address.name for address in harness.answer().addresses] == [host]
+    assert [address.name for address in harness.resolve(host).addresses] == [host]
 
 
 def test_the_systems_resolver_is_the_default() -> None:
