@@ -43,22 +43,15 @@ class Background:
         """Calls the function on a new thread. If no thread can be started, the task fails with that error."""
         task: Task[T] = Task()
         with self._lock:
-            if self._running < MOST_TASKS:
-                self._running += 1
-                refused = None
-            else:
-                refused = RuntimeError(f"{MOST_TASKS} earlier calls of this kind have not returned")
-        if refused is None:
-            try:
-                start_thread("cyproducer-background", self._run, task, function)
-                return task
-            except RuntimeError as error:
-                refused = error
-                with self._lock:
-                    self._running -= 1
-        task.error = refused
-        task.done = True
-        self._wake()
+            self._running += 1
+            too_many = self._running > MOST_TASKS
+        try:
+            if too_many:
+                raise RuntimeError(f"{MOST_TASKS} earlier calls of this kind have not returned")
+            start_thread("cyproducer-background", self._run, task, function)
+        except RuntimeError as error:
+            task.error = error
+            self._end(task)
         return task
 
     def _run(self, task: Task[T], function: Callable[[], T]) -> None:
@@ -66,6 +59,9 @@ class Background:
             task.result = function()
         except BaseException as error:
             task.error = error
+        self._end(task)
+
+    def _end(self, task: Task[T]) -> None:
         task.done = True
         with self._lock:
             self._running -= 1

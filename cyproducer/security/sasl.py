@@ -59,22 +59,11 @@ class Compute(NamedTuple):
 Conversation = Generator[Send | Compute, Any, None]
 
 
-class SaltedPasswords:
-    """The hashed passwords of earlier SCRAM exchanges, so that a reconnection does not hash again.
+SaltedPasswords = dict[bytes, Hidden[bytes]]
+"""The hashed passwords of earlier SCRAM exchanges, so that a reconnection does not hash again.
 
-    The keys are also hashes: the passwords themselves are not kept here. For one thread.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[bytes, Hidden[bytes]] = {}
-
-    def get(self, key: bytes) -> Hidden[bytes] | None:
-        return self._found.get(key)
-
-    def put(self, key: bytes, salted: Hidden[bytes]) -> None:
-        if len(self._found) >= 16:
-            self._found.clear()
-        self._found[key] = salted
+The keys are also hashes: the passwords themselves are not kept here. For one thread.
+"""
 
 
 class SharedCredentials:
@@ -82,7 +71,7 @@ class SharedCredentials:
 
     def __init__(self, config: ProducerConfig, clock: Clock, rng: Callable[[], float]) -> None:
         """Raises KafkaConfigurationError if an option's file cannot be used, or a package is missing."""
-        self.salted = SaltedPasswords()
+        self.salted: SaltedPasswords = {}
         #: None for mechanisms without tokens.
         self.tokens: Tokens | None = None
         # Imported here: few programs need these modules, and their own imports take long.
@@ -165,7 +154,9 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
             hashed = yield Compute(exchange.salted_password)
         else:
             hashed = exchange.salted_password()
-        salted.put(key, hashed)
+        if len(salted) >= 16:
+            salted.clear()
+        salted[key] = hashed
     exchange.read_final((yield Send(exchange.final(hashed))))
 
 

@@ -154,23 +154,15 @@ def _trust(context: ssl.SSLContext, config: ProducerConfig) -> None:
     elif config.ssl_cafile is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
-        kind, has_certificate = _content("ssl_cafile", config.ssl_cafile)
-        if kind == PKCS12:
-            _, certificate, others = _open_pkcs12(
-                "ssl_cafile",
-                config.ssl_cafile,
-                "ssl_truststore_password",
-                config.ssl_truststore_password,
-            )
+        given: dict[str, Any] = {"cafile": config.ssl_cafile}
+        if _is_pkcs12("ssl_cafile", config.ssl_cafile):
+            _, certificate, others = _open_pkcs12(config, "ssl_cafile", "ssl_truststore_password")
             certificates = [each for each in (certificate, *others) if each is not None]
             if not certificates:
                 raise KafkaConfigurationError(f"ssl_cafile={config.ssl_cafile!r}: it contains no certificate")
-            with _naming("ssl_cafile", config.ssl_cafile):
-                context.load_verify_locations(cadata=b"".join(map(_der, certificates)))
-        else:
-            _expect_pem(kind, has_certificate, "ssl_cafile", config.ssl_cafile, "a certificate")
-            with _naming("ssl_cafile", config.ssl_cafile):
-                context.load_verify_locations(config.ssl_cafile)
+            given = {"cadata": b"".join(map(_der, certificates))}
+        with _naming("ssl_cafile", config.ssl_cafile):
+            context.load_verify_locations(**given)
 
 
 def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
@@ -178,18 +170,16 @@ def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
     password = config.ssl_password
     if config.ssl_keystore_key is not None:
         chain = config.ssl_keystore_certificate_chain
-        with _as_file(str(chain)) as certificates, _as_file(_key_of(config)) as key:
+        secret = hidden(config.ssl_keystore_key) or Secret("")
+        with _as_file(str(chain)) as certificates, _as_file(secret) as key:
             _load_chain(context, certificates, key, password, "ssl_keystore_certificate_chain", None)
         return
     if config.ssl_certfile is None:
         return
-    kind, has_certificate = _content("ssl_certfile", config.ssl_certfile)
-    if kind == PKCS12:
+    if _is_pkcs12("ssl_certfile", config.ssl_certfile):
         # With Java's options the store has a password, and the key in it may have another.
         option = "ssl_password" if config.ssl_keystore_password is None else "ssl_keystore_password"
-        key_object, certificate, others = _open_pkcs12(
-            "ssl_certfile", config.ssl_certfile, option, getattr(config, option)
-        )
+        key_object, certificate, others = _open_pkcs12(config, "ssl_certfile", option)
         if key_object is None or certificate is None:
             raise KafkaConfigurationError(
                 f"ssl_certfile={config.ssl_certfile!r}: it contains no private key with its certificate"
@@ -198,16 +188,11 @@ def _identify(context: ssl.SSLContext, config: ProducerConfig) -> None:
         with _as_file(text) as certificates, _as_file(Secret(_key_pem(key_object))) as key:
             _load_chain(context, certificates, key, None, "ssl_certfile", config.ssl_certfile)
         return
-    _expect_pem(kind, has_certificate, "ssl_certfile", config.ssl_certfile, "a certificate")
     if config.ssl_keyfile is not None:
         _read("ssl_keyfile", config.ssl_keyfile)
     _load_chain(
         context, config.ssl_certfile, config.ssl_keyfile, password, "ssl_certfile", config.ssl_certfile
     )
-
-
-def _key_of(config: ProducerConfig) -> Secret:
-    return hidden(config.ssl_keystore_key) or Secret("")
 
 
 def _encoded(text: str | Secret) -> bytes:
@@ -269,17 +254,21 @@ def format_of(data: bytes) -> str:
     return UNKNOWN
 
 
-def _expect_pem(kind: str, has_it: bool, option: str, path: str, what: str) -> None:
+def _is_pkcs12(option: str, path: str) -> bool:
+    """Returns whether a file is PKCS#12. Raises unless it is, or contains a certificate in PEM."""
+    kind, has_certificate = _content(option, path)
     if kind == JKS:
         raise KafkaConfigurationError(
             f"{option}={path!r}: it is a Java key store (JKS), which only Java reads. Convert it: keytool "
             f"-importkeystore -srckeystore {path} -destkeystore store.p12 -deststoretype PKCS12"
         )
-    if kind != PEM or not has_it:
-        raise KafkaConfigurationError(f"{option}={path!r}: it contains no {what.partition(' ')[2]} in PEM")
+    if kind != PKCS12 and (kind != PEM or not has_certificate):
+        raise KafkaConfigurationError(f"{option}={path!r}: it contains no certificate in PEM")
+    return kind == PKCS12
 
 
-def _open_pkcs12(option: str, path: str, password_option: str, password: Any) -> tuple[Any, Any, Any]:
+def _open_pkcs12(config: ProducerConfig, option: str, password_option: str) -> tuple[Any, Any, Any]:
+    path = getattr(config, option)
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
@@ -287,7 +276,7 @@ def _open_pkcs12(option: str, path: str, password_option: str, password: Any) ->
             f"{option}={path!r}: reading PKCS#12 needs the cryptography package: pip install "
             "'cyproducer[pkcs12]', or convert the file to PEM: openssl pkcs12 -nodes"
         ) from error
-    secret = hidden(password)
+    secret = hidden(getattr(config, password_option))
     try:
         return pkcs12.load_key_and_certificates(
             _read(option, path), None if secret is None else secret.reveal().encode()

@@ -49,25 +49,18 @@ def explain(
     else:
         name = reason
     name = name.upper().replace(" ", "_")
-    if "UNEXPECTED_EOF" in name and not established:
-        return (
-            f"{where} closed the connection during the TLS handshake: is this a port without TLS? Then set "
-            f"security_protocol={_without_tls(config)!r}"
-        )
-    if name in _NO_TLS and not established:
-        return (
-            f"{where} does not answer in TLS ({name.lower().replace('_', ' ')}): is this a port without TLS? "
-            "Then set "
-            f"security_protocol={_without_tls(config)!r}"
-        )
+    words = name.lower().replace("_", " ")
+    closed = "UNEXPECTED_EOF" in name
+    if not established and (closed or name in _NO_TLS):
+        did = f"does not answer in TLS ({words})"
+        if closed:
+            did = "closed the connection during the TLS handshake"
+        without = "SASL_PLAINTEXT" if config.security_protocol == "SASL_SSL" else "PLAINTEXT"
+        return f"{where} {did}: is this a port without TLS? Then set security_protocol={without!r}"
     sentence = _ALERTS.get(re.sub(r"^.*?ALERT_", "", name))
     if sentence is None:
-        return f"TLS with {where} failed: {name.lower().replace('_', ' ')}"
+        return f"TLS with {where} failed: {words}"
     return sentence.format(where=where, host=host, given=_given_certificate(config))
-
-
-def _without_tls(config: ProducerConfig) -> str:
-    return "SASL_PLAINTEXT" if config.security_protocol == "SASL_SSL" else "PLAINTEXT"
 
 
 def _given_certificate(config: ProducerConfig) -> str:
