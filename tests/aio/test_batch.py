@@ -1,6 +1,5 @@
 """``BatchBuilder``: what it takes, and how large that is on the wire."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -89,14 +88,11 @@ def test_what_is_wrong_is_refused_at_once(wrong: dict[str, Any], kind: type[Exce
     assert batch.record_count() == 0
 
 
-def test_it_serializes_as_the_producer_does() -> None:
-    async def main() -> None:
-        producer = AIOKafkaProducer(key_serializer=str.encode, value_serializer=lambda value: b"%d" % value)
-        batch = producer.create_batch()
-        batch.append(timestamp=1, key="k", value=7)
-        assert batch._records[0][:2] == (b"k", b"7")
-
-    asyncio.run(main())
+async def test_it_serializes_as_the_producer_does() -> None:
+    producer = AIOKafkaProducer(key_serializer=str.encode, value_serializer=lambda value: b"%d" % value)
+    batch = producer.create_batch()
+    batch.append(timestamp=1, key="k", value=7)
+    assert batch._records[0][:2] == (b"k", b"7")
 
 
 def test_a_serializer_that_needs_the_topic_is_refused() -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,19 +16,13 @@ from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, RecordMetadata, TopicPartition, errors
 from cyproducer.aio.sends import follow
 from cyproducer.structs import TopicPartition as Place
-from tests.aio.running import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
+from tests.aio.running import MEMORY, OPTIONS, VALUE, batch_of, runs_on, threads_of
 from tests.scripted.producing import WAIT_S
 from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.scripted.scripted_model import Answers
 from tools.harness.until import until
 
 DENIED = 29
-
-
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(orders=2) as running:
-        yield running
 
 
 @contextlib.asynccontextmanager
@@ -45,20 +39,17 @@ def values(cluster: ScriptedCluster) -> list[bytes | None]:
 # Sending
 
 
-def test_send_returns_a_future_of_the_loop_with_aiokafkas_metadata(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            headers = iter([("h", b"1")])
-            future = await producer.send("orders", b"paid", b"7", 1, 1234, headers)
-            assert asyncio.isfuture(future)
-            assert future.get_loop() is asyncio.get_running_loop()
-            assert await future == RecordMetadata("orders", 1, Place("orders", 1), 0, 1234, 0, None)
-            assert TopicPartition is Place
-            told = await producer.send_and_wait("orders", value=b"sent", key=b"7", partition=1)
-            assert told is not None
-            assert told.offset == 1
-
-    run(main())
+async def test_send_returns_a_future_of_the_loop_with_aiokafkas_metadata(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster) as producer:
+        headers = iter([("h", b"1")])
+        future = await producer.send("orders", b"paid", b"7", 1, 1234, headers)
+        assert asyncio.isfuture(future)
+        assert future.get_loop() is asyncio.get_running_loop()
+        assert await future == RecordMetadata("orders", 1, Place("orders", 1), 0, 1234, 0, None)
+        assert TopicPartition is Place
+        told = await producer.send_and_wait("orders", value=b"sent", key=b"7", partition=1)
+        assert told is not None
+        assert told.offset == 1
     first, _ = cluster.topics["orders"].partitions[1].records
     assert (first.value, first.key, first.timestamp, list(first.headers)) == (
         b"paid",
@@ -68,419 +59,330 @@ def test_send_returns_a_future_of_the_loop_with_aiokafkas_metadata(cluster: Scri
     )
 
 
-def test_the_brokers_timestamp_has_its_type(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            told = await producer.send_and_wait("orders", b"v")
-            assert told is not None
-            assert (told.timestamp, told.timestamp_type) == (777, 1)
-
+async def test_the_brokers_timestamp_has_its_type(cluster: ScriptedCluster) -> None:
     def dated(answers: Answers) -> Answers:
         return [
             (topic, [each._replace(log_append_time_ms=777) for each in found]) for topic, found in answers
         ]
 
     cluster.act(PRODUCE, Act(edit=dated))
-    run(main())
+    async with producing_to(cluster) as producer:
+        told = await producer.send_and_wait("orders", b"v")
+        assert told is not None
+        assert (told.timestamp, told.timestamp_type) == (777, 1)
 
 
-def test_without_acks_the_result_is_none(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, acks=0) as producer:
-            assert await producer.send_and_wait("orders", b"paid", partition=0) is None
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"shipped")
-            assert await (await producer.send_batch(batch, "orders", partition=0)) is None
-
-    run(main())
+async def test_without_acks_the_result_is_none(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, acks=0) as producer:
+        assert await producer.send_and_wait("orders", b"paid", partition=0) is None
+        batch = batch_of(producer, b"shipped")
+        assert await (await producer.send_batch(batch, "orders", partition=0)) is None
     # The broker may read the requests after the producer has closed.
     until(lambda: values(cluster) == [b"paid", b"shipped"], "both records")
 
 
-def test_what_is_wrong_with_a_record_at_once_is_raised_by_send(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, max_request_size=1000) as producer:
-            with pytest.raises(errors.MessageSizeTooLargeError, match="max_request_size is 1000"):
-                await producer.send("orders", bytes(1000))
-            with pytest.raises(TypeError, match="value: must be"):
-                await producer.send("orders", "text")
-            await producer.partitions_for("orders")
-            with pytest.raises(errors.UnknownTopicOrPartitionError, match="has 2 partitions"):
-                await producer.send("orders", b"v", partition=7)
-
-    run(main())
+async def test_what_is_wrong_with_a_record_at_once_is_raised_by_send(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, max_request_size=1000) as producer:
+        with pytest.raises(errors.MessageSizeTooLargeError, match="max_request_size is 1000"):
+            await producer.send("orders", bytes(1000))
+        with pytest.raises(TypeError, match="value: must be"):
+            await producer.send("orders", "text")
+        await producer.partitions_for("orders")
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="has 2 partitions"):
+            await producer.send("orders", b"v", partition=7)
     assert values(cluster) == []
 
 
-def test_the_future_has_the_errors_of_brokers(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            future = await producer.send("orders", b"v", partition=0)
-            with pytest.raises(errors.TopicAuthorizationFailedError) as raised:
-                await future
-            assert raised.value.maybe_written is False
-
+async def test_the_future_has_the_errors_of_brokers(cluster: ScriptedCluster) -> None:
     cluster.act(PRODUCE, Act(error=DENIED))
-    run(main())
+    async with producing_to(cluster) as producer:
+        future = await producer.send("orders", b"v", partition=0)
+        with pytest.raises(errors.TopicAuthorizationFailedError) as raised:
+            await future
+        assert raised.value.maybe_written is False
 
 
-def test_the_future_has_the_errors_of_brokers_however_fast_they_are(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            inner: Any = producer._producer
-            refused = inner.send("orders", b"v", partition=0)
-            await runs_on(refused.done)
-            future = follow(producer._outcomes_here(), refused)
-            assert isinstance(future.exception(), errors.TopicAuthorizationFailedError)
-
+async def test_the_future_has_the_errors_of_brokers_however_fast_they_are(cluster: ScriptedCluster) -> None:
     cluster.act(PRODUCE, Act(error=DENIED))
-    run(main())
+    async with producing_to(cluster) as producer:
+        inner: Any = producer._producer
+        refused = inner.send("orders", b"v", partition=0)
+        await runs_on(refused.done)
+        future = follow(producer._outcomes_here(), refused)
+        assert isinstance(future.exception(), errors.TopicAuthorizationFailedError)
 
 
-def test_serializers_and_aiokafkas_partitioners_are_used(cluster: ScriptedCluster) -> None:
+async def test_serializers_and_aiokafkas_partitioners_are_used(cluster: ScriptedCluster) -> None:
     asked = []
 
     def partitioner(key: bytes | None, partitions: list[int], available: list[int]) -> int:
         asked.append((key, list(partitions), list(available)))
         return 1
 
-    async def main() -> None:
-        async with producing_to(
-            cluster, key_serializer=str.encode, value_serializer=lambda n: b"%d" % n, partitioner=partitioner
-        ) as producer:
-            told = await producer.send_and_wait("orders", 7, key="k")
-            assert told is not None
-            assert told.partition == 1
-
-    run(main())
+    async with producing_to(
+        cluster, key_serializer=str.encode, value_serializer=lambda n: b"%d" % n, partitioner=partitioner
+    ) as producer:
+        told = await producer.send_and_wait("orders", 7, key="k")
+        assert told is not None
+        assert told.partition == 1
     assert values(cluster) == [b"7"]
     assert asked == [(b"k", [0, 1], [0, 1])]
 
 
-def test_flush_sets_all_futures_without_the_linger(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
-            futures = [await producer.send("orders", b"%d" % i) for i in range(100)]
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"b")
-            futures.append(await producer.send_batch(batch, "orders", partition=0))
-            assert not any(future.done() for future in futures)
-            await producer.flush()
-            assert all(future.done() for future in futures)
-
-    run(main())
+async def test_flush_sets_all_futures_without_the_linger(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
+        futures = [await producer.send("orders", b"%d" % i) for i in range(100)]
+        batch = batch_of(producer, b"b")
+        futures.append(await producer.send_batch(batch, "orders", partition=0))
+        assert not any(future.done() for future in futures)
+        await producer.flush()
+        assert all(future.done() for future in futures)
     assert len(values(cluster)) == 101
 
 
-def test_partitions_for_is_answered_again_without_a_request(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            assert await producer.partitions_for("orders") == {0, 1}
-            asked = len(cluster.received(METADATA))
-            assert await producer.partitions_for("orders") == {0, 1}
-            assert len(cluster.received(METADATA)) == asked
-            with pytest.raises(errors.TopicAuthorizationFailedError):
-                await producer.partitions_for("forbidden")
-            with pytest.raises(TypeError):
-                await producer.partitions_for(7)  # type: ignore[arg-type]
-
+async def test_partitions_for_is_answered_again_without_a_request(cluster: ScriptedCluster) -> None:
     cluster.create_topic("forbidden").error = DENIED
-    run(main())
+    async with producing_to(cluster) as producer:
+        assert await producer.partitions_for("orders") == {0, 1}
+        asked = len(cluster.received(METADATA))
+        assert await producer.partitions_for("orders") == {0, 1}
+        assert len(cluster.received(METADATA)) == asked
+        with pytest.raises(errors.TopicAuthorizationFailedError):
+            await producer.partitions_for("forbidden")
+        with pytest.raises(TypeError):
+            await producer.partitions_for(7)  # type: ignore[arg-type]
 
 
 # Memory
 
 
-def test_the_loop_runs_while_memory_is_full_and_a_cancelled_send_has_sent_nothing(
+async def test_the_loop_runs_while_memory_is_full_and_a_cancelled_send_has_sent_nothing(
     cluster: ScriptedCluster,
+    go_on: threading.Event,
 ) -> None:
-    go_on = threading.Event()
+    async with producing_to(cluster, buffer_memory=MEMORY, max_batch_size=4096) as producer:
+        await producer.send_and_wait("orders", b"first", partition=0)
+        cluster.act(PRODUCE, *[Act(hold=go_on)] * 5)
+        tasks = [
+            asyncio.create_task(producer.send("orders", b"%04d" % i + VALUE, partition=0)) for i in range(60)
+        ]
+        inner = producer._producer
+        assert inner is not None
+        pool = inner._runtime.accumulator.pool
+        await runs_on(lambda: pool.waiting_threads)
+        await asyncio.sleep(0)
+        waiting = [i for i, task in enumerate(tasks) if not task.done()]
+        assert 0 < len(waiting) < 60
+        tasks[waiting[0]].cancel()
+        tasks[waiting[-1]].cancel()
+        go_on.set()
+        sent = await asyncio.gather(*tasks, return_exceptions=True)
+        dropped = [i for i, each in enumerate(sent) if isinstance(each, asyncio.CancelledError)]
+        assert dropped == [waiting[0], waiting[-1]]
+        await asyncio.gather(*(each for each in sent if asyncio.isfuture(each)))
+        arrived = [int(value[:4]) for value in values(cluster)[1:] if value]
+        assert arrived == [i for i in range(60) if i not in dropped]
 
-    async def main() -> None:
-        async with producing_to(cluster, buffer_memory=MEMORY, max_batch_size=4096) as producer:
-            await producer.send_and_wait("orders", b"first", partition=0)
-            cluster.act(PRODUCE, *[Act(hold=go_on)] * 5)
-            tasks = [
-                asyncio.create_task(producer.send("orders", b"%04d" % i + VALUE, partition=0))
-                for i in range(60)
-            ]
-            inner = producer._producer
-            assert inner is not None
-            pool = inner._runtime.accumulator.pool
-            await runs_on(lambda: pool.waiting_threads)
-            await asyncio.sleep(0)
-            waiting = [i for i, task in enumerate(tasks) if not task.done()]
-            assert 0 < len(waiting) < 60
-            tasks[waiting[0]].cancel()
-            tasks[waiting[-1]].cancel()
-            go_on.set()
-            sent = await asyncio.gather(*tasks, return_exceptions=True)
-            dropped = [i for i, each in enumerate(sent) if isinstance(each, asyncio.CancelledError)]
-            assert dropped == [waiting[0], waiting[-1]]
-            await asyncio.gather(*(each for each in sent if asyncio.isfuture(each)))
-            arrived = [int(value[:4]) for value in values(cluster)[1:] if value]
-            assert arrived == [i for i in range(60) if i not in dropped]
 
-    try:
-        run(main())
-    finally:
+async def test_full_memory_is_an_error_after_request_timeout_ms(
+    cluster: ScriptedCluster, go_on: threading.Event
+) -> None:
+    async with producing_to(
+        cluster,
+        buffer_memory=MEMORY,
+        max_batch_size=4096,
+        request_timeout_ms=300,
+        delivery_timeout_ms=60_000,
+    ) as producer:
+        cluster.script = lambda received: Act(hold=go_on) if received.api_key == PRODUCE else None
+        sends = (producer.send("orders", VALUE, partition=0) for _ in range(100))
+        told = await asyncio.gather(*sends, return_exceptions=True)
+        late = [each for each in told if isinstance(each, errors.KafkaTimeoutError)]
+        assert 0 < len(late) < 100
+        assert "max_block_ms=300: buffer_memory=32768" in str(late[0])
         go_on.set()
 
 
-def test_full_memory_is_an_error_after_request_timeout_ms(cluster: ScriptedCluster) -> None:
-    go_on = threading.Event()
-
-    async def main() -> None:
-        async with producing_to(
-            cluster,
-            buffer_memory=MEMORY,
-            max_batch_size=4096,
-            request_timeout_ms=300,
-            delivery_timeout_ms=60_000,
-        ) as producer:
-            cluster.script = lambda received: Act(hold=go_on) if received.api_key == PRODUCE else None
-            sends = (producer.send("orders", VALUE, partition=0) for _ in range(100))
-            told = await asyncio.gather(*sends, return_exceptions=True)
-            late = [each for each in told if isinstance(each, errors.KafkaTimeoutError)]
-            assert 0 < len(late) < 100
-            assert "max_block_ms=300: buffer_memory=32768" in str(late[0])
-            go_on.set()
-
-    try:
-        run(main())
-    finally:
-        go_on.set()
-
-
-def test_cancelling_the_future_does_not_stop_the_record(cluster: ScriptedCluster) -> None:
-    go_on = threading.Event()
-
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            future = await producer.send("orders", b"sent", partition=0)
-            future.cancel()
-            waiting = asyncio.create_task(producer.send_and_wait("orders", b"too", partition=0))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            go_on.set()
-            await asyncio.wait([future, waiting])
-            assert future.cancelled()
-            assert waiting.cancelled()
-
+async def test_cancelling_the_future_does_not_stop_the_record(
+    cluster: ScriptedCluster, go_on: threading.Event
+) -> None:
     cluster.act(PRODUCE, Act(hold=go_on))
-    try:
-        run(main())
-    finally:
+    async with producing_to(cluster) as producer:
+        future = await producer.send("orders", b"sent", partition=0)
+        future.cancel()
+        waiting = asyncio.create_task(producer.send_and_wait("orders", b"too", partition=0))
+        await asyncio.sleep(0)
+        waiting.cancel()
         go_on.set()
+        await asyncio.wait([future, waiting])
+        assert future.cancelled()
+        assert waiting.cancelled()
     assert values(cluster) == [b"sent", b"too"]
 
 
 # Batches
 
 
-def test_a_batch_arrives_in_one_partition_in_order(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(
-            cluster, max_batch_size=4000, linger_ms=60_000, request_timeout_ms=60_000
-        ) as producer:
-            before = await producer.send("orders", b"before", partition=1)
-            await producer.flush()
-            assert before.done()
-            batch = producer.create_batch()
-            count = 0
-            while batch.append(timestamp=1000 + count, key=b"k", value=b"%d" % count, headers=[("h", None)]):
-                count += 1
-            assert count == batch.record_count() > 100
-            assert 3900 < batch.size() <= 4000
-            future = await producer.send_batch(batch, "orders", partition=1)
-            await producer.flush()
-            assert future.result() == RecordMetadata("orders", 1, Place("orders", 1), 1, 1000, 0, None)
-            _, *batches = cluster.topics["orders"].partitions[1].batches
-            # The producer closes a batch when the largest possible next record would not fit.
-            assert len(batches) <= 2
-            assert len(batches[0].records) >= count - 2
-            sent = [record for each in batches for record in each.records]
-            assert [(each.timestamp, each.value) for each in sent] == [
-                (1000 + i, b"%d" % i) for i in range(count)
-            ]
-            assert {(each.key, tuple(each.headers)) for each in sent} == {(b"k", (("h", None),))}
-
-    run(main())
+async def test_a_batch_arrives_in_one_partition_in_order(cluster: ScriptedCluster) -> None:
+    async with producing_to(
+        cluster, max_batch_size=4000, linger_ms=60_000, request_timeout_ms=60_000
+    ) as producer:
+        before = await producer.send("orders", b"before", partition=1)
+        await producer.flush()
+        assert before.done()
+        batch = producer.create_batch()
+        count = 0
+        while batch.append(timestamp=1000 + count, key=b"k", value=b"%d" % count, headers=[("h", None)]):
+            count += 1
+        assert count == batch.record_count() > 100
+        assert 3900 < batch.size() <= 4000
+        future = await producer.send_batch(batch, "orders", partition=1)
+        await producer.flush()
+        assert future.result() == RecordMetadata("orders", 1, Place("orders", 1), 1, 1000, 0, None)
+        _, *batches = cluster.topics["orders"].partitions[1].batches
+        # The producer closes a batch when the largest possible next record would not fit.
+        assert len(batches) <= 2
+        assert len(batches[0].records) >= count - 2
+        sent = [record for each in batches for record in each.records]
+        assert [(each.timestamp, each.value) for each in sent] == [
+            (1000 + i, b"%d" % i) for i in range(count)
+        ]
+        assert {(each.key, tuple(each.headers)) for each in sent} == {(b"k", (("h", None),))}
 
 
-def test_an_empty_batch_is_done_at_once(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            future = await producer.send_batch(producer.create_batch(), "orders", partition=0)
-            assert await future is None
-
-    run(main())
+async def test_an_empty_batch_is_done_at_once(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster) as producer:
+        future = await producer.send_batch(producer.create_batch(), "orders", partition=0)
+        assert await future is None
     assert cluster.received(PRODUCE) == []
 
 
-def test_a_batch_that_cannot_be_sent_is_refused_as_a_whole(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, max_request_size=1000) as producer:
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"small")
-            batch.append(timestamp=None, key=None, value=bytes(1000))
-            with pytest.raises(errors.MessageSizeTooLargeError, match="max_request_size allows 1000"):
-                await producer.send_batch(batch, "orders", partition=0)
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"small")
-            with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"has the partitions \[0, 1\]"):
-                await producer.send_batch(batch, "orders", partition=2)
-            with pytest.raises(TypeError, match=r"must come from create_batch\(\), not list"):
-                await producer.send_batch([], "orders", partition=0)  # type: ignore[arg-type]
-
-    run(main())
+async def test_a_batch_that_cannot_be_sent_is_refused_as_a_whole(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, max_request_size=1000) as producer:
+        batch = batch_of(producer, b"small", bytes(1000))
+        with pytest.raises(errors.MessageSizeTooLargeError, match="max_request_size allows 1000"):
+            await producer.send_batch(batch, "orders", partition=0)
+        batch = batch_of(producer, b"small")
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"has the partitions \[0, 1\]"):
+            await producer.send_batch(batch, "orders", partition=2)
+        with pytest.raises(TypeError, match=r"must come from create_batch\(\), not list"):
+            await producer.send_batch([], "orders", partition=0)  # type: ignore[arg-type]
     assert values(cluster) == []
 
 
-def test_a_batch_fails_if_one_of_its_records_does(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
-            # The batch fills this one's, so that it arrives in two parts.
-            first = await producer.send("orders", bytes(100_000), partition=0)
-            batch = producer.create_batch()
-            while batch.append(timestamp=None, key=None, value=VALUE):
-                pass
-            future = await producer.send_batch(batch, "orders", partition=0)
-            assert (await first) is not None
-            assert not future.done()
-            await producer.flush()
-            with pytest.raises(errors.TopicAuthorizationFailedError):
-                future.result()
-            assert len(cluster.received(PRODUCE)) == 2
-
+async def test_a_batch_fails_if_one_of_its_records_does(cluster: ScriptedCluster) -> None:
     cluster.act(PRODUCE, Act(), Act(error=DENIED))
-    run(main())
+    async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
+        # The batch fills this one's, so that it arrives in two parts.
+        first = await producer.send("orders", bytes(100_000), partition=0)
+        batch = producer.create_batch()
+        while batch.append(timestamp=None, key=None, value=VALUE):
+            pass
+        future = await producer.send_batch(batch, "orders", partition=0)
+        assert (await first) is not None
+        assert not future.done()
+        await producer.flush()
+        with pytest.raises(errors.TopicAuthorizationFailedError):
+            future.result()
+        assert len(cluster.received(PRODUCE)) == 2
 
 
 @pytest.mark.slow
-def test_a_batch_waits_for_memory_without_blocking_and_reports_what_it_sent(cluster: ScriptedCluster) -> None:
-    go_on = threading.Event()
-
-    async def main() -> None:
-        async with producing_to(
-            cluster,
-            buffer_memory=MEMORY,
-            max_batch_size=1 << 20,
-            max_block_ms=500,
-        ) as producer:
-            await producer.partitions_for("orders")
-            cluster.script = lambda received: Act(hold=go_on) if received.api_key == PRODUCE else None
-            batch = producer.create_batch()
-            for i in range(100):
-                batch.append(timestamp=None, key=None, value=b"%04d" % i + VALUE)
-            with pytest.raises(errors.KafkaTimeoutError) as raised:
-                await producer.send_batch(batch, "orders", partition=0)
-            accepted = raised.value.accepted
-            assert accepted is not None
-            assert 0 < accepted < 100
-            go_on.set()
-            await producer.flush()
-            assert [int(value[:4]) for value in values(cluster) if value] == list(range(accepted))
-
-    try:
-        run(main())
-    finally:
+async def test_a_batch_waits_for_memory_without_blocking_and_reports_what_it_sent(
+    cluster: ScriptedCluster, go_on: threading.Event
+) -> None:
+    async with producing_to(
+        cluster,
+        buffer_memory=MEMORY,
+        max_batch_size=1 << 20,
+        max_block_ms=500,
+    ) as producer:
+        await producer.partitions_for("orders")
+        cluster.script = lambda received: Act(hold=go_on) if received.api_key == PRODUCE else None
+        batch = batch_of(producer, *[b"%04d" % i + VALUE for i in range(100)])
+        with pytest.raises(errors.KafkaTimeoutError) as raised:
+            await producer.send_batch(batch, "orders", partition=0)
+        accepted = raised.value.accepted
+        assert accepted is not None
+        assert 0 < accepted < 100
         go_on.set()
+        await producer.flush()
+        assert [int(value[:4]) for value in values(cluster) if value] == list(range(accepted))
 
 
 # The producer's life
 
 
-def test_start_raises_what_aiokafka_raises_and_leaves_nothing(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        node = cluster.nodes[1]
-        producer = AIOKafkaProducer(bootstrap_servers=node.address, request_timeout_ms=300, **OPTIONS)
-        node.stop()
-        with pytest.raises(errors.KafkaConnectionError, match=r"no broker within 0.3 s: .*refused"):
-            await producer.start()
-        await runs_on(lambda: not threads_of(producer))
-        with pytest.raises(errors.IllegalStateError, match=r"send\(\) before start\(\)"):
-            await producer.send("orders", b"v")
-        node.start()
-        # It may be tried again.
+async def test_start_raises_what_aiokafka_raises_and_leaves_nothing(cluster: ScriptedCluster) -> None:
+    node = cluster.nodes[1]
+    producer = AIOKafkaProducer(bootstrap_servers=node.address, request_timeout_ms=300, **OPTIONS)
+    node.stop()
+    with pytest.raises(errors.KafkaConnectionError, match=r"no broker within 0.3 s: .*refused"):
         await producer.start()
-        await producer.start()
-        assert await producer.send_and_wait("orders", b"v") is not None
+    await runs_on(lambda: not threads_of(producer))
+    with pytest.raises(errors.IllegalStateError, match=r"send\(\) before start\(\)"):
+        await producer.send("orders", b"v")
+    node.start()
+    # It may be tried again.
+    await producer.start()
+    await producer.start()
+    assert await producer.send_and_wait("orders", b"v") is not None
+    await producer.stop()
+
+
+async def test_a_cancelled_start_leaves_nothing(cluster: ScriptedCluster) -> None:
+    cluster.nodes[1].stop()
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.nodes[1].address, client_id="cancelled", **OPTIONS)
+    task = asyncio.create_task(producer.start())
+    await runs_on(lambda: threads_of(producer))
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await runs_on(lambda: not threads_of(producer))
+    assert producer._producer is None
+
+
+async def test_stop_delivers_and_may_be_repeated(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
+        futures = [await producer.send("orders", b"%d" % i, partition=0) for i in range(10)]
+        batch = batch_of(producer, b"10")
+        futures.append(await producer.send_batch(batch, "orders", partition=0))
+        await asyncio.gather(producer.stop(), producer.stop())
+        assert all(future.done() for future in futures)
         await producer.stop()
-
-    run(main())
-
-
-def test_a_cancelled_start_leaves_nothing(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        cluster.nodes[1].stop()
-        producer = AIOKafkaProducer(
-            bootstrap_servers=cluster.nodes[1].address, client_id="cancelled", **OPTIONS
-        )
-        task = asyncio.create_task(producer.start())
-        await runs_on(lambda: threads_of(producer))
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+        for call in (
+            producer.send("orders", b"v"),
+            producer.send_and_wait("orders", b"v"),
+            producer.flush(),
+            producer.partitions_for("orders"),
+            producer.send_batch(batch, "orders", partition=0),
+            producer.start(),
+        ):
+            with pytest.raises(errors.ProducerClosed, match=r"after stop\(\)"):
+                await call
+        # A thread ends just after it has told the loop.
         await runs_on(lambda: not threads_of(producer))
-        assert producer._producer is None
-
-    run(main())
-
-
-def test_stop_delivers_and_may_be_repeated(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, linger_ms=60_000, request_timeout_ms=60_000) as producer:
-            futures = [await producer.send("orders", b"%d" % i, partition=0) for i in range(10)]
-            batch = producer.create_batch()
-            batch.append(timestamp=None, key=None, value=b"10")
-            futures.append(await producer.send_batch(batch, "orders", partition=0))
-            await asyncio.gather(producer.stop(), producer.stop())
-            assert all(future.done() for future in futures)
-            await producer.stop()
-            for call in (
-                producer.send("orders", b"v"),
-                producer.send_and_wait("orders", b"v"),
-                producer.flush(),
-                producer.partitions_for("orders"),
-                producer.send_batch(batch, "orders", partition=0),
-                producer.start(),
-            ):
-                with pytest.raises(errors.ProducerClosed, match=r"after stop\(\)"):
-                    await call
-            # A thread ends just after it has told the loop.
-            await runs_on(lambda: not threads_of(producer))
-            assert repr(producer) == f"<AIOKafkaProducer {producer.client_id!r} stopped>"
-
-    run(main())
+        assert repr(producer) == f"<AIOKafkaProducer {producer.client_id!r} stopped>"
     assert values(cluster) == [b"%d" % i for i in range(11)]
 
 
 @pytest.mark.parametrize("method", ["stop", "flush"])
-def test_the_loop_runs_during_a_wait_and_a_cancelled_wait_loses_nothing(
-    cluster: ScriptedCluster, method: str
+async def test_the_loop_runs_during_a_wait_and_a_cancelled_wait_loses_nothing(
+    cluster: ScriptedCluster, method: str, go_on: threading.Event
 ) -> None:
-    go_on = threading.Event()
-
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            future = await producer.send("orders", b"paid", partition=0)
-            waiting = asyncio.create_task(getattr(producer, method)())
-            await asyncio.to_thread(cluster.wait_for_requests, PRODUCE, 1)
-            await runs_on(lambda: any(f"aio-{method}" in each.name for each in threads_of(producer)))
-            assert not waiting.done()
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert waiting.cancelled()
-            go_on.set()
-            assert await future is not None
-            await producer.stop()
-
     cluster.act(PRODUCE, Act(hold=go_on))
-    try:
-        run(main())
-    finally:
+    async with producing_to(cluster) as producer:
+        future = await producer.send("orders", b"paid", partition=0)
+        waiting = asyncio.create_task(getattr(producer, method)())
+        await asyncio.to_thread(cluster.wait_for_requests, PRODUCE, 1)
+        await runs_on(lambda: any(f"aio-{method}" in each.name for each in threads_of(producer)))
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
         go_on.set()
+        assert await future is not None
+        await producer.stop()
 
 
 def test_the_end_of_a_loop_does_not_wait_for_a_cancelled_wait(cluster: ScriptedCluster) -> None:
@@ -558,46 +460,40 @@ def test_it_works_with_uvloop(cluster: ScriptedCluster) -> None:
     assert len(values(cluster)) == 500
 
 
-def test_a_producer_that_is_forgotten_warns(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        told: list[dict[str, Any]] = []
-        loop.set_exception_handler(lambda loop, context: told.append(context))
-        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, **OPTIONS)
-        await producer.start()
-        await producer.send("orders", b"paid")
-        known = weakref.ref(producer)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            del producer
-            gc.collect()
-        (text,) = [str(each.message) for each in caught if each.category is ResourceWarning]
-        assert text.startswith("Unclosed AIOKafkaProducer <AIOKafkaProducer 'cyproducer-")
-        # It refers to the producer.
-        caught.clear()
-        assert [context["message"] for context in told] == ["Unclosed AIOKafkaProducer"]
-        told.clear()
-        assert known() is None
-        # Its records are sent, and it is closed.
-        await runs_on(lambda: values(cluster) == [b"paid"])
-        await runs_on(lambda: all(c.closed for c in cluster.nodes[1].connections))
-
-    run(main())
+async def test_a_producer_that_is_forgotten_warns(cluster: ScriptedCluster) -> None:
+    loop = asyncio.get_running_loop()
+    told: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, **OPTIONS)
+    await producer.start()
+    await producer.send("orders", b"paid")
+    known = weakref.ref(producer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del producer
+        gc.collect()
+    (text,) = [str(each.message) for each in caught if each.category is ResourceWarning]
+    assert text.startswith("Unclosed AIOKafkaProducer <AIOKafkaProducer 'cyproducer-")
+    # It refers to the producer.
+    caught.clear()
+    assert [context["message"] for context in told] == ["Unclosed AIOKafkaProducer"]
+    told.clear()
+    assert known() is None
+    # Its records are sent, and it is closed.
+    await runs_on(lambda: values(cluster) == [b"paid"])
+    await runs_on(lambda: all(c.closed for c in cluster.nodes[1].connections))
 
 
-def test_a_producer_that_was_not_started_or_was_stopped_does_not_warn(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            AIOKafkaProducer()
-            with contextlib.suppress(ValueError):
-                AIOKafkaProducer(acks=122)
-            async with producing_to(cluster):
-                pass
-            gc.collect()
-        assert [str(each.message) for each in caught if "Unclosed" in str(each.message)] == []
-
-    run(main())
+async def test_a_producer_that_was_not_started_or_was_stopped_does_not_warn(cluster: ScriptedCluster) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        AIOKafkaProducer()
+        with contextlib.suppress(ValueError):
+            AIOKafkaProducer(acks=122)
+        async with producing_to(cluster):
+            pass
+        gc.collect()
+    assert [str(each.message) for each in caught if "Unclosed" in str(each.message)] == []
 
 
 # Options
@@ -693,49 +589,40 @@ def test_acks_that_exclude_idempotence_are_no_reason_to_warn(caplog: pytest.LogC
     assert caplog.messages == []
 
 
-def test_a_started_producer_uses_one_client_id(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster) as producer:
-            assert producer.client_id.startswith("cyproducer-")
-            await producer.send_and_wait("orders", b"v")
-            assert cluster.received(PRODUCE)[0].header.client_id == producer.client_id
-
-    run(main())
+async def test_a_started_producer_uses_one_client_id(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster) as producer:
+        assert producer.client_id.startswith("cyproducer-")
+        await producer.send_and_wait("orders", b"v")
+        assert cluster.received(PRODUCE)[0].header.client_id == producer.client_id
 
 
-def test_a_task_that_only_sends_lets_others_run(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        turns, done = 0, False
+async def test_a_task_that_only_sends_lets_others_run(cluster: ScriptedCluster) -> None:
+    turns, done = 0, False
 
-        async def other() -> None:
-            nonlocal turns
-            while not done:
-                turns += 1
-                await asyncio.sleep(0)
+    async def other() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
 
-        async with producing_to(cluster, linger_ms=60_000) as producer:
-            assert await producer.partitions_for("orders")
-            task = asyncio.create_task(other())
-            for _ in range(20_000):
-                await producer.send("orders", b"x")
-            done = True
-            await task
-            assert turns >= 20_000 // 4096
-            await producer.flush()
-
-    run(main())
+    async with producing_to(cluster, linger_ms=60_000) as producer:
+        assert await producer.partitions_for("orders")
+        task = asyncio.create_task(other())
+        for _ in range(20_000):
+            await producer.send("orders", b"x")
+        done = True
+        await task
+        assert turns >= 20_000 // 4096
+        await producer.flush()
 
 
-def test_futures_are_set_while_a_task_only_sends(cluster: ScriptedCluster) -> None:
-    async def main() -> None:
-        async with producing_to(cluster, buffer_memory=1 << 30) as producer:
-            first = await producer.send("orders", b"x")
-            for _ in range(1_000_000):
-                if first.done():
-                    break
-                await producer.send("orders", b"x")
-                # The broker's threads need the GIL to acknowledge it.
-                time.sleep(0.0001)
-            assert first.done()
-
-    run(main())
+async def test_futures_are_set_while_a_task_only_sends(cluster: ScriptedCluster) -> None:
+    async with producing_to(cluster, buffer_memory=1 << 30) as producer:
+        first = await producer.send("orders", b"x")
+        for _ in range(1_000_000):
+            if first.done():
+                break
+            await producer.send("orders", b"x")
+            # The broker's threads need the GIL to acknowledge it.
+            time.sleep(0.0001)
+        assert first.done()

@@ -1,5 +1,6 @@
 """What the tests of ``cyproducer.confluent`` share: a cluster, and producers that are always closed."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 from cyproducer._runtime import open_runtimes
 from cyproducer.confluent import Producer
+from tests.aio.running import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.scripted.odd_servers import refusing_address
-from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 Make = Callable[..., Producer]
 
@@ -17,6 +19,15 @@ Make = Callable[..., Producer]
 def cluster() -> Iterator[ScriptedCluster]:
     with ScriptedCluster(orders=1) as running:
         yield running
+
+
+@pytest.fixture
+def held(cluster: ScriptedCluster) -> Iterator[threading.Event]:
+    """The response to the first Produce request is held until this is set."""
+    event = threading.Event()
+    cluster.act(PRODUCE, Act(hold=event))
+    yield event
+    event.set()
 
 
 @pytest.fixture

@@ -102,9 +102,10 @@ def test_a_poll_without_events_ends_with_its_timeout(make: Make) -> None:
     assert producer.poll(0) == 0
 
 
-def test_a_poll_without_a_timeout_waits_for_a_report(cluster: ScriptedCluster, make: Make) -> None:
-    reports, held = Reports(), threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
+def test_a_poll_without_a_timeout_waits_for_a_report(
+    cluster: ScriptedCluster, held: threading.Event, make: Make
+) -> None:
+    reports = Reports()
     producer = make()
     producer.produce("orders", b"1", on_delivery=reports)
     cluster.wait_for_requests(PRODUCE, 1)
@@ -174,9 +175,7 @@ def test_the_own_callback_of_a_record_comes_before_the_common_one(make: Make) ->
 # The queue
 
 
-def test_a_full_queue_raises_at_once(cluster: ScriptedCluster, make: Make) -> None:
-    held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
+def test_a_full_queue_raises_at_once(held: threading.Event, make: Make) -> None:
     producer = make({"queue.buffering.max.messages": 3})
     for _ in range(3):
         producer.produce("orders", b"1")
@@ -211,9 +210,7 @@ def test_full_memory_raises_at_once(make: Make) -> None:
     assert 0 < len(producer) < 10
 
 
-def test_flush_returns_what_is_left(cluster: ScriptedCluster, make: Make) -> None:
-    held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
+def test_flush_returns_what_is_left(held: threading.Event, make: Make) -> None:
     producer = make()
     producer.produce("orders", b"1")
     producer.produce("orders", b"2", on_delivery=lambda *_: None)
@@ -401,9 +398,10 @@ def test_purging_the_queue_reports_the_records(make: Make) -> None:
     assert reports.messages[0].partition() is None
 
 
-def test_purging_what_is_in_flight_and_what_waits_behind_it(cluster: ScriptedCluster, make: Make) -> None:
-    reports, held = Reports(), threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
+def test_purging_what_is_in_flight_and_what_waits_behind_it(
+    cluster: ScriptedCluster, held: threading.Event, make: Make
+) -> None:
+    reports = Reports()
     producer = make({"on_delivery": reports, "max.in.flight": 1})
     producer.produce("orders", b"flight")
     cluster.wait_for_requests(PRODUCE, 1)
@@ -647,9 +645,9 @@ def test_several_threads_may_poll_and_produce(make: Make) -> None:
 
 
 @needs_fork
-def test_a_child_of_a_fork_has_a_producer_of_its_own(cluster: ScriptedCluster, make: Make) -> None:
-    held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
+def test_a_child_of_a_fork_has_a_producer_of_its_own(
+    cluster: ScriptedCluster, held: threading.Event, make: Make
+) -> None:
     reports = Reports()
     producer = make({"on_delivery": reports})
     producer.produce("orders", b"parent")

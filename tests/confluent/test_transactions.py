@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
@@ -28,6 +28,7 @@ from tests.scripted.scripted_broker import (
 from tests.scripted.scripted_transactions import CommitOffsets, EndTxn
 from tools.harness.until import until, until_blocked
 
+P = TypeVar("P", bound=Producer)
 MINE = {"transactional.id": "mine"}
 PRODUCER_FENCED, TOPIC_AUTHORIZATION_FAILED = 90, 29
 ADD_PARTITIONS = 24
@@ -45,6 +46,13 @@ def refused(call: Callable[..., object], *arguments: object) -> tuple[str, bool,
         call(*arguments)
     error = caught.value.args[0]
     return error.name(), error.retriable(), error.fatal(), error.txn_requires_abort()
+
+
+def begun(producer: P) -> P:
+    """The producer, in its first transaction."""
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    return producer
 
 
 def ended(cluster: ScriptedCluster) -> list[bool]:
@@ -100,9 +108,7 @@ class TestBoth:
 
     def test_a_record_that_failed_makes_an_abort_necessary(self, client: Any, broker: EmbeddedBroker) -> None:
         reports: list[str | None] = []
-        producer = self.make(client, broker)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker))
         broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
         producer.produce("orders", b"v", on_delivery=lambda error, _: reports.append(error and error.name()))
         denied = ("TOPIC_AUTHORIZATION_FAILED", False, False, True)
@@ -116,9 +122,7 @@ class TestBoth:
 
     def test_what_was_not_sent_is_purged(self, client: Any, broker: EmbeddedBroker) -> None:
         reports: list[str | None] = []
-        producer = self.make(client, broker, **{"linger.ms": 5000})
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker, **{"linger.ms": 5000}))
         for _ in range(3):
             producer.produce("orders", b"v", callback=lambda error, _: reports.append(error and error.name()))
         producer.abort_transaction()
@@ -126,9 +130,7 @@ class TestBoth:
         assert len(producer) == 0
 
     def test_a_fenced_producer_can_do_nothing_more(self, client: Any, broker: EmbeddedBroker) -> None:
-        producer = self.make(client, broker)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker))
         broker.fail_next(ADD_PARTITIONS, PRODUCER_FENCED)
         producer.produce("orders", b"v")
         fenced = ("_FENCED", False, True, False)
@@ -139,9 +141,7 @@ class TestBoth:
 
     def test_flush_raises_once_that_it_is_fenced(self, client: Any, broker: EmbeddedBroker) -> None:
         told: list[Any] = []
-        producer = self.make(client, broker, error_cb=told.append)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker, error_cb=told.append))
         broker.fail_next(ADD_PARTITIONS, PRODUCER_FENCED)
         producer.produce("orders", b"v")
         assert refused(producer.flush, WAIT_S) == ("_FENCED", False, True, False)
@@ -149,25 +149,19 @@ class TestBoth:
         assert told == []
 
     def test_what_produce_refuses_is_no_part_of_it(self, client: Any, broker: EmbeddedBroker) -> None:
-        producer = self.make(client, broker)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker))
         assert refused(producer.produce, "orders", bytes(2_000_000))[0] == "MSG_SIZE_TOO_LARGE"
         producer.commit_transaction()
 
     def test_wrong_arguments_for_offsets(self, client: Any, broker: EmbeddedBroker) -> None:
-        producer = self.make(client, broker)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker))
         with pytest.raises(TypeError):
             producer.send_offsets_to_transaction([TopicPartition("orders", 0, 1)], None)
         with pytest.raises(TypeError):
             producer.send_offsets_to_transaction(["orders"], _metadata(broker))
 
     def test_partitions_without_a_position_are_left_out(self, client: Any, broker: EmbeddedBroker) -> None:
-        producer = self.make(client, broker)
-        producer.init_transactions(WAIT_S)
-        producer.begin_transaction()
+        producer = begun(self.make(client, broker))
         producer.send_offsets_to_transaction([TopicPartition("orders", 0)], _metadata(broker))
         producer.commit_transaction()
 
@@ -185,9 +179,7 @@ def _metadata(broker: EmbeddedBroker) -> Any:
 def test_a_commit_that_fails_at_once_has_reported_the_records(broker: EmbeddedBroker) -> None:
     reports: list[object] = []
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "transactional.id": "failed"}
-    producer = Producer(options)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(Producer(options))
     broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
     producer.produce("orders", b"v", on_delivery=lambda error, _: reports.append(error and error.name()))
     transactions = producer._engine()._runtime.client.transaction_client
@@ -233,9 +225,7 @@ def test_an_exception_in_a_callback_comes_before_the_commit(
     def report(error: KafkaError | None, message: Message) -> None:
         raise ValueError(f"offset {message.offset()}")
 
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v", on_delivery=report)
     with pytest.raises(ValueError, match="offset 0"):
         producer.commit_transaction(WAIT_S)
@@ -249,9 +239,7 @@ def test_an_exception_in_a_callback_comes_after_the_abort(cluster: ScriptedClust
         assert error is not None
         raise LookupError(error.name())
 
-    producer = make(MINE | {"linger.ms": 5000})
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE | {"linger.ms": 5000}))
     producer.produce("orders", b"v", on_delivery=report)
     with pytest.raises(LookupError, match="_PURGE_QUEUE"):
         producer.abort_transaction(WAIT_S)
@@ -259,14 +247,10 @@ def test_an_exception_in_a_callback_comes_after_the_abort(cluster: ScriptedClust
 
 
 def test_a_record_in_flight_has_its_own_outcome_when_the_transaction_is_aborted(
-    cluster: ScriptedCluster, make: Make
+    cluster: ScriptedCluster, held: threading.Event, make: Make
 ) -> None:
     reports: list[KafkaError | None] = []
-    held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v", on_delivery=lambda error, _: reports.append(error))
     cluster.wait_for_requests(PRODUCE, 1)
     aborting = threading.Thread(target=producer.abort_transaction, args=(WAIT_S,))
@@ -285,9 +269,7 @@ def test_a_record_in_flight_has_its_own_outcome_when_the_transaction_is_aborted(
 def test_a_commit_that_timed_out_is_resumed(cluster: ScriptedCluster, make: Make) -> None:
     held = threading.Event()
     cluster.act(END_TXN, Act(hold=held))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v")
     assert refused(producer.commit_transaction, 0.2) == ("_TIMED_OUT", True, False, False)
     assert refused(producer.abort_transaction) == ("_CONFLICT", True, False, False)
@@ -297,12 +279,10 @@ def test_a_commit_that_timed_out_is_resumed(cluster: ScriptedCluster, make: Make
     producer.begin_transaction()
 
 
-def test_a_commit_that_timed_out_before_its_records_is_resumed(cluster: ScriptedCluster, make: Make) -> None:
-    held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+def test_a_commit_that_timed_out_before_its_records_is_resumed(
+    cluster: ScriptedCluster, held: threading.Event, make: Make
+) -> None:
+    producer = begun(make(MINE))
     producer.produce("orders", b"v")
     with pytest.raises(KafkaException, match="1 records are not delivered or not reported") as caught:
         producer.commit_transaction(0.2)
@@ -336,9 +316,7 @@ def test_the_same_call_on_two_threads(cluster: ScriptedCluster, make: Make) -> N
 
 
 def test_offsets_of_confluent_kafkas_consumer_are_sent_whole(cluster: ScriptedCluster, make: Make) -> None:
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     metadata = b"CGMDv2:" + (9).to_bytes(4, "little") + b"readers\0member\0\1"
     positions = [TopicPartition("orders", 0, 5, "text"), TopicPartition("orders", 1)]
     producer.send_offsets_to_transaction(positions, metadata, WAIT_S)
@@ -353,9 +331,7 @@ def test_offsets_of_confluent_kafkas_consumer_are_sent_whole(cluster: ScriptedCl
 
 def test_a_member_that_lost_its_partitions_must_abort(cluster: ScriptedCluster, make: Make) -> None:
     cluster.act(TXN_OFFSET_COMMIT, Act(error=KafkaError.ILLEGAL_GENERATION))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     positions = [TopicPartition("orders", 0, 5)]
     group = ConsumerGroupMetadata("readers", 9, "member")
     illegal = ("ILLEGAL_GENERATION", False, False, True)
@@ -367,9 +343,7 @@ def test_a_member_that_lost_its_partitions_must_abort(cluster: ScriptedCluster, 
 def test_offsets_that_timed_out_go_on_with_the_commit(cluster: ScriptedCluster, make: Make) -> None:
     held = threading.Event()
     cluster.act(TXN_OFFSET_COMMIT, Act(hold=held))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     positions = [TopicPartition("orders", 0, 5)]
     timed_out = ("_TIMED_OUT", True, False, False)
     assert refused(producer.send_offsets_to_transaction, positions, "readers", 0.1) == timed_out
@@ -380,9 +354,7 @@ def test_offsets_that_timed_out_go_on_with_the_commit(cluster: ScriptedCluster, 
 
 
 def test_offsets_that_are_none(cluster: ScriptedCluster, make: Make) -> None:
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     positions = [TopicPartition("orders", 0, confluent_kafka.OFFSET_END)]
     assert refused(producer.send_offsets_to_transaction, positions, "readers") == (
         "_INVALID_ARG", False, False, False
@@ -420,9 +392,7 @@ def test_codes_of_brokers(
 
 
 def test_an_abort_that_is_refused_must_be_repeated(cluster: ScriptedCluster, make: Make) -> None:
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v")
     producer.flush(WAIT_S)
     cluster.act(END_TXN, Act(error=53))
@@ -442,9 +412,7 @@ def test_a_refused_id_may_be_granted_later(cluster: ScriptedCluster, make: Make)
 
 def test_a_record_that_timed_out_is_an_inconsistency(cluster: ScriptedCluster, make: Make) -> None:
     cluster.act(PRODUCE, Act(silent=True))
-    producer = make(MINE | {"message.timeout.ms": 300})
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE | {"message.timeout.ms": 300}))
     producer.produce("orders", b"v")
     assert refused(producer.commit_transaction, WAIT_S) == ("_INCONSISTENT", False, False, True)
     assert refused(producer.produce, "orders", b"v") == ("_STATE", False, False, True)
@@ -452,9 +420,7 @@ def test_a_record_that_timed_out_is_an_inconsistency(cluster: ScriptedCluster, m
 
 def test_a_producer_that_failed_says_so_in_every_call(cluster: ScriptedCluster, make: Make) -> None:
     cluster.act(ADD_PARTITIONS_TO_TXN, Act(error=PRODUCER_FENCED))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v")
     fenced = ("_FENCED", False, True, False)
     assert refused(producer.flush, WAIT_S) == fenced
@@ -493,9 +459,7 @@ def test_a_serializing_producer_has_transactions(cluster: ScriptedCluster) -> No
 def test_close_aborts_what_is_open(cluster: ScriptedCluster, make: Make) -> None:
     held = threading.Event()
     cluster.act(END_TXN, Act(hold=held))
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"v")
     closing = threading.Thread(target=producer.close)
     closing.start()
@@ -512,9 +476,7 @@ def test_close_aborts_what_is_open(cluster: ScriptedCluster, make: Make) -> None
 
 @needs_fork
 def test_a_child_of_a_fork_begins_anew(cluster: ScriptedCluster, make: Make) -> None:
-    producer = make(MINE)
-    producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
+    producer = begun(make(MINE))
     producer.produce("orders", b"parent")
 
     def child() -> list[Any]:

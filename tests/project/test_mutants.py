@@ -21,7 +21,8 @@ def test_each_mutant_changes_one_place_and_names_existing_tests() -> None:
             problems.append(f"{mutant.name}: {error}")
         for test in mutant.tests:
             path, _, function = test.partition("::")
-            if not (ROOT / path).is_file() or (function and f"\ndef {function}(" not in read(ROOT / path)):
+            defined = rf"^(async )?def {function}\(" if function else ""
+            if not (ROOT / path).is_file() or not re.search(defined, read(ROOT / path), re.MULTILINE):
                 problems.append(f"{mutant.name}: there is no {test}")
     assert problems == []
     assert len(mutants) > 100
