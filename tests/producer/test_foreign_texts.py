@@ -1,7 +1,7 @@
 """Texts of brokers, other servers and files: printable wherever they are shown.
 
-A new place is one more function with ``@place``. It lets the text through the product and returns what it has
-got to see beside the log, stdout and stderr: exceptions and texts.
+A new place is one more function with ``@place``, or an entry of ``PLACES``. It lets the text through the
+product and returns what it has got to see beside the log, stdout and stderr: exceptions and texts.
 """
 
 import json
@@ -56,14 +56,15 @@ QUICK: dict[str, Any] = {
     "reconnect_backoff_ms": 10,
     "enable_idempotence": False,
 }
+TRANSACTIONAL = {"transactional_id": "tx", "enable_idempotence": True, "transaction_timeout_ms": 200}
 
 Shown = list[object]
 Place = Callable[[Path], Shown]
-PLACES: list[Place] = []
+PLACES: dict[str, Place] = {}
 
 
 def place(function: Place) -> Place:
-    PLACES.append(function)
+    PLACES[function.__name__] = function
     return function
 
 
@@ -75,12 +76,12 @@ def caught(function: Callable[[], object]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-@pytest.mark.parametrize("where", PLACES, ids=lambda where: where.__name__)
+@pytest.mark.parametrize("where", PLACES)
 def test_what_is_shown_is_printable(
-    where: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    found = where(tmp_path)
+    found = PLACES[where](tmp_path)
     user_thread.drain(5)
     output = capsys.readouterr()
     shown = [record.getMessage() for record in caplog.records]
@@ -139,14 +140,10 @@ def refused(**answer: Any) -> Shown:
             return [caught(lambda: ours.send("t", b"v").get(20))]
 
 
-@place
-def the_message_for_a_batch(_: Path) -> Shown:
-    return refused(error_message=HOSTILE)
-
-
-@place
-def the_message_for_a_record(_: Path) -> Shown:
-    return refused(record_errors=[(0, HOSTILE)])
+PLACES.update(
+    the_message_for_a_batch=lambda _: refused(error_message=HOSTILE),
+    the_message_for_a_record=lambda _: refused(record_errors=[(0, HOSTILE)]),
+)
 
 
 @place
@@ -161,8 +158,7 @@ def the_message_with_which_a_batch_is_sent_again(_: Path) -> Shown:
 def the_message_of_find_coordinator(_: Path) -> Shown:
     with ScriptedCluster(t=1) as cluster:
         cluster.act(FIND_COORDINATOR, Act(error=NOT_AUTHORIZED, message=HOSTILE))
-        given = {"transactional_id": "tx", "enable_idempotence": True, "transaction_timeout_ms": 200}
-        with producer(cluster, **given) as ours:
+        with producer(cluster, **TRANSACTIONAL) as ours:
             return [caught(ours.init_transactions)]
 
 
@@ -170,8 +166,7 @@ def the_message_of_find_coordinator(_: Path) -> Shown:
 def the_host_of_a_coordinator(_: Path) -> Shown:
     with ScriptedCluster(2, t=1) as cluster:
         cluster.advertised = {1: (HOSTILE, 9092), 2: (HOSTILE, 9092)}
-        given = {"transactional_id": "tx", "enable_idempotence": True, "transaction_timeout_ms": 200}
-        with producer(cluster, **given) as ours:
+        with producer(cluster, **TRANSACTIONAL) as ours:
             return [caught(ours.init_transactions)]
 
 
@@ -330,19 +325,13 @@ def transactions(action: str, *more: str) -> Shown:
         return command("transactions", action, "-b", cluster.bootstrap_servers[0], *more)
 
 
-@place
-def the_ids_of_a_list(_: Path) -> Shown:
-    return transactions("list")
-
-
-@place
-def a_described_transaction(_: Path) -> Shown:
-    return transactions("describe", HOSTILE)
-
-
-@place
-def the_ids_of_transactions_to_abort(_: Path) -> Shown:
-    return transactions("abort", "--prefix", "g", "--older-than", "0", "--dry-run")
+PLACES.update(
+    the_ids_of_a_list=lambda _: transactions("list"),
+    a_described_transaction=lambda _: transactions("describe", HOSTILE),
+    the_ids_of_transactions_to_abort=lambda _: transactions(
+        "abort", "--prefix", "g", "--older-than", "0", "--dry-run"
+    ),
+)
 
 
 def test_an_id_in_json_is_still_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,20 +341,17 @@ def test_an_id_in_json_is_still_json(capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(line)["transactional_id"] == HOSTILE
 
 
-@place
-def an_unknown_name_of_a_properties_file(path: Path) -> Shown:
+def with_properties(path: Path, lines: str) -> Shown:
     file = path / "properties"
     java = "".join(f"\\u{ord(each):04x}" for each in HOSTILE)
-    file.write_text(f"{java}=1\nlinger.ms=x\n", encoding="ascii")
+    file.write_text(lines.format(java), encoding="ascii")
     return command("produce", "--command-config", str(file), "-b", "localhost:1", "-t", "t")
 
 
-@place
-def a_value_of_a_properties_file(path: Path) -> Shown:
-    file = path / "properties"
-    java = "".join(f"\\u{ord(each):04x}" for each in HOSTILE)
-    file.write_text(f"client.id={java}\nlinger.ms={java}\n", encoding="ascii")
-    return command("produce", "--command-config", str(file), "-b", "localhost:1", "-t", "t")
+PLACES.update(
+    an_unknown_name_of_a_properties_file=lambda path: with_properties(path, "{0}=1\nlinger.ms=x\n"),
+    a_value_of_a_properties_file=lambda path: with_properties(path, "client.id={0}\nlinger.ms={0}\n"),
+)
 
 
 @place
