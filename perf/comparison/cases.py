@@ -88,6 +88,16 @@ def own(run: str, **args: Any) -> Client:
     return client(OWN, run, **args)
 
 
+def cpu_goal(text: str, at: str, least: float, peer: str = CONFLUENT) -> Goal:
+    """The peer's CPU over this producer's."""
+    return Goal(text, "cpu_s_per_million", at, at_least=least, peer=peer, peer_by_own=True)
+
+
+def rate_goal(text: str, at: str, least: float, peer: str = CONFLUENT) -> Goal:
+    """This producer's rate over the peer's."""
+    return Goal(text, "records_per_s", at, at_least=least, peer=peer)
+
+
 # send()
 
 
@@ -108,19 +118,12 @@ def send_contest(at: str, broker: BrokerKind, defaults: bool) -> Contest:
 
 
 def send_goals(at: str) -> tuple[Goal, ...]:
-    cpu, rate = "cpu_s_per_million", "records_per_s"
     return (
-        Goal(f"CPU s per million, {at}", cpu, at, at_most=0.25, digits=3),
-        Goal(f"CPU, confluent-kafka / ours, {at}", cpu, at, at_least=4, peer=CONFLUENT, peer_by_own=True),
-        Goal(
-            f"CPU, confluent-kafka with callbacks / ours, {at}",
-            *(cpu, at),
-            at_least=6,
-            peer=CALLBACK,
-            peer_by_own=True,
-        ),
-        Goal(f"CPU, kafka-python / ours, {at}", cpu, at, at_least=60, peer=KAFKA_PYTHON, peer_by_own=True),
-        Goal(f"records/s, ours / confluent-kafka, {at}", rate, at, at_least=2, peer=CONFLUENT),
+        Goal(f"CPU s per million, {at}", "cpu_s_per_million", at, at_most=0.25, digits=3),
+        cpu_goal(f"CPU, confluent-kafka / ours, {at}", at, 4),
+        cpu_goal(f"CPU, confluent-kafka with callbacks / ours, {at}", at, 6, CALLBACK),
+        cpu_goal(f"CPU, kafka-python / ours, {at}", at, 60, KAFKA_PYTHON),
+        rate_goal(f"records/s, ours / confluent-kafka, {at}", at, 2),
     )
 
 
@@ -185,20 +188,8 @@ def usual_contest(way: str, at: str, broker: BrokerKind) -> Contest:
 def usual_goals(way: str, at: str, least: float) -> tuple[Goal, ...]:
     contest = f"{way}, {at}"
     return (
-        Goal(
-            f"CPU, confluent-kafka / ours, {contest}",
-            *("cpu_s_per_million", contest),
-            at_least=least,
-            peer=CONFLUENT,
-            peer_by_own=True,
-        ),
-        Goal(
-            f"records/s, ours / confluent-kafka, {contest}",
-            "records_per_s",
-            contest,
-            at_least=1,
-            peer=CONFLUENT,
-        ),
+        cpu_goal(f"CPU, confluent-kafka / ours, {contest}", contest, least),
+        rate_goal(f"records/s, ours / confluent-kafka, {contest}", contest, 1),
     )
 
 
@@ -308,10 +299,9 @@ def get_contest(at: str, broker: BrokerKind) -> Contest:
 
 
 def get_goals(at: str) -> tuple[Goal, ...]:
-    rate = "records_per_s"
     return (
-        Goal(f"round trips/s, ours / raw socket, {at}", rate, at, at_least=0.9, peer=RAW),
-        Goal(f"round trips/s, ours / confluent-kafka, {at}", rate, at, at_least=1.3, peer=CONFLUENT),
+        rate_goal(f"round trips/s, ours / raw socket, {at}", at, 0.9, RAW),
+        rate_goal(f"round trips/s, ours / confluent-kafka, {at}", at, 1.3),
         Goal(f"p99, ours / confluent-kafka, {at}", "p99_us", at, at_most=1, peer=CONFLUENT),
     )
 
@@ -385,16 +375,8 @@ TLS_SEND = Case(
     tls_contests("own.futures", "peers.confluent", 1_000_000),
     (RATE, CPU, PEAK),
     (
-        Goal(
-            "CPU, confluent-kafka / ours, over TLS",
-            *("cpu_s_per_million", TLS),
-            at_least=3,
-            peer=CONFLUENT,
-            peer_by_own=True,
-        ),
-        Goal(
-            "records/s, ours / confluent-kafka, over TLS", "records_per_s", TLS, at_least=1.3, peer=CONFLUENT
-        ),
+        cpu_goal("CPU, confluent-kafka / ours, over TLS", TLS, 3),
+        rate_goal("records/s, ours / confluent-kafka, over TLS", TLS, 1.3),
         Goal(
             "CPU s per million that TLS adds",
             *("cpu_s_per_million", TLS),
@@ -410,14 +392,7 @@ TLS_GET = Case(
     "As above. confluent-kafka: produce() and flush(), linger.ms=0.",
     tls_contests("own.blocking", "peers.confluent_blocking", 10_000),
     (Column("records_per_s", "round trips/s", 0), P50, P99, CPU),
-    (
-        Goal(
-            "round trips/s, ours / confluent-kafka, over TLS",
-            *("records_per_s", TLS),
-            at_least=1.1,
-            peer=CONFLUENT,
-        ),
-    ),
+    (rate_goal("round trips/s, ours / confluent-kafka, over TLS", TLS, 1.1),),
 )
 
 # Columns
@@ -436,11 +411,10 @@ def columnar_contest(at: str, broker: BrokerKind) -> Contest:
 
 
 def columnar_goals(at: str) -> tuple[Goal, ...]:
-    cpu, rate = "cpu_s_per_million", "records_per_s"
     return (
-        Goal(f"CPU s per million, {at}", cpu, at, at_most=0.08, digits=3),
-        Goal(f"CPU, produce_batch / ours, {at}", cpu, at, at_least=10, peer=CONFLUENT, peer_by_own=True),
-        Goal(f"records/s, ours / raw socket, {at}", rate, at, at_least=0.9, peer=RAW_C),
+        Goal(f"CPU s per million, {at}", "cpu_s_per_million", at, at_most=0.08, digits=3),
+        cpu_goal(f"CPU, produce_batch / ours, {at}", at, 10),
+        rate_goal(f"records/s, ours / raw socket, {at}", at, 0.9, RAW_C),
     )
 
 
@@ -699,13 +673,8 @@ PRESSURE = Case(
         CPU,
     ),
     tuple(
-        Goal(
-            f"last / second quarter, {pressure_name(*each)}",
-            "steady",
-            pressure_name(*each),
-            at_least=0.95,
-        )
-        for each in PRESSURES
+        Goal(f"last / second quarter, {name}", "steady", name, at_least=0.95)
+        for name in (pressure_name(*each) for each in PRESSURES)
     ),
     plot=True,
     most_pairs=1,
@@ -786,14 +755,8 @@ def transactions_contest(at: str, records: int, per_transaction: int, offsets: b
 
 def transactions_goals(at: str, rate: float, cpu: float) -> tuple[Goal, ...]:
     return (
-        Goal(f"records/s, ours / confluent-kafka, {at}", "records_per_s", at, at_least=rate, peer=CONFLUENT),
-        Goal(
-            f"CPU, confluent-kafka / ours, {at}",
-            *("cpu_s_per_million", at),
-            at_least=cpu,
-            peer=CONFLUENT,
-            peer_by_own=True,
-        ),
+        rate_goal(f"records/s, ours / confluent-kafka, {at}", at, rate),
+        cpu_goal(f"CPU, confluent-kafka / ours, {at}", at, cpu),
     )
 
 
@@ -820,13 +783,7 @@ TRANSACTIONS = Case(
         *transactions_goals(LARGE, 2, 3),
         *transactions_goals(MEDIUM, 1.5, 3),
         *transactions_goals(SMALL, 1.3, 3),
-        Goal(
-            f"records/s, ours / without transactions, {LARGE}",
-            "records_per_s",
-            LARGE,
-            at_least=0.85,
-            peer=WITHOUT,
-        ),
+        rate_goal(f"records/s, ours / without transactions, {LARGE}", LARGE, 0.85, WITHOUT),
     ),
 )
 

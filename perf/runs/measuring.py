@@ -177,8 +177,33 @@ def sleep_exactly() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1), *(ctypes.c_ulong(0),) * 3)
 
 
-def latency_figures(args: Args, taken_s: list[float], measured: Measured) -> Figures:
-    """Returns percentiles of the time from a record's due time to its acknowledgement, in milliseconds."""
+def latencies(
+    args: Args,
+    send: Callable[[], object],
+    send_timed: Callable[[Callable[..., None]], object],
+    flush: Callable[[float], object],
+    pause: Callable[[float], object] = time.sleep,
+) -> Figures:
+    """Sends records as ``paced``. Returns percentiles of the time from a record's due time to its
+    acknowledgement, in milliseconds, of about a thousand records per second.
+
+    ``send_timed`` sends one of these, and gets the function to call when it is acknowledged.
+    """
+    every = max(1, int(args.rate / 1000))
+    taken_s: list[float] = []
+    number = 0
+
+    def once(due: float) -> None:
+        nonlocal number
+        number += 1
+        if number % every:
+            send()
+        else:
+            send_timed(lambda *_: taken_s.append(time.perf_counter() - due))
+
+    with Measured() as measured:
+        paced(args, once, pause)
+        flush(FLUSH_S)
     taken_s.sort()
     shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
     found = {name: percentile(taken_s, share) * 1e3 for name, share in shares.items()}

@@ -28,15 +28,19 @@ def bare_interpreter_bytes() -> int:
     return int(subprocess.check_output([sys.executable, "-P", "-c", BARE]))
 
 
-def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
-    """Runs ``send_all(values, rounds)`` while memory is sampled."""
+def watched(args: Args, send: Callable[[str, bytes], Any], flush: Callable[[float], Any]) -> Figures:
+    """Samples memory while it sends. Drops futures at once, to measure the producer and no list of them."""
     data = values(args.size)
     rounds = max(1, args.records // len(data))
     began = time.perf_counter()
     memory = Memory(lambda: int((time.perf_counter() - began) * 1000), SAMPLE_S)
     memory.start()
+    topic = args.topic
     with Measured() as measured:
-        send_all(data, rounds)
+        for _ in range(rounds):
+            for value in data:
+                send(topic, value)
+        flush(FLUSH_S)
     memory.stop()
     above = (peak_bytes() - bare_interpreter_bytes()) / 1e6
     course = [[at / 1000, resident / 1e6] for at, resident, *_ in memory.course(POINTS)]
@@ -44,47 +48,22 @@ def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
 
 
 def own(args: Args) -> Figures:
-    """Drops futures at once, to measure the producer and not a list of futures."""
     with producer(args) as it:
         it.send(args.topic, b"value").get(WARM_UP_S)
         buffer_mb = it.config.buffer_memory / 1e6
-
-        def send_all(data: list[bytes], rounds: int) -> None:
-            send, topic = it.send, args.topic
-            for _ in range(rounds):
-                for value in data:
-                    send(topic, value)
-            it.flush(FLUSH_S)
-
-        found = watched(args, send_all)
+        found = watched(args, it.send, it.flush)
     return {**found, "above_buffer_mb": found["above_interpreter_mb"] - buffer_mb}
 
 
 def confluent(args: Args) -> Figures:
     """Sends without callbacks."""
     it, produce = confluent_ready(args, [b"value"])
-
-    def send_all(data: list[bytes], rounds: int) -> None:
-        topic = args.topic
-        for _ in range(rounds):
-            for value in data:
-                produce(topic, value)
-        it.flush(FLUSH_S)
-
-    return watched(args, send_all)
+    return watched(args, produce, it.flush)
 
 
 def kafka_python(args: Args) -> Figures:
-    """Drops futures at once."""
     it = kafka_python_producer(args)
     it.send(args.topic, b"value").get(WARM_UP_S)
-
-    def send_all(data: list[bytes], rounds: int) -> None:
-        for _ in range(rounds):
-            for value in data:
-                it.send(args.topic, value)
-        it.flush(FLUSH_S)
-
-    found = watched(args, send_all)
+    found = watched(args, it.send, it.flush)
     it.close()
     return found

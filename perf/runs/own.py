@@ -1,8 +1,8 @@
 """This producer's runs that are compared with a peer or a raw socket."""
 
 import importlib
-import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perf.runs.measuring import (
@@ -15,8 +15,7 @@ from perf.runs.measuring import (
     far_bound,
     figures,
     json_values,
-    latency_figures,
-    paced,
+    latencies,
     round_trips,
     under_pressure,
     values,
@@ -57,8 +56,7 @@ def futures(args: Args) -> Figures:
                     kept.clear()
             own.flush(FLUSH_S)
         assert all(future.succeeded() for future in kept)
-        sent = own.metrics()["producer-metrics"]
-    return figures(measured, rounds * len(data), batch_bytes=sent["batch-size-avg"])
+        return figures(measured, rounds * len(data), batch_bytes=batch_bytes(own))
 
 
 def blocking(args: Args) -> Figures:
@@ -90,25 +88,12 @@ def columnar(args: Args) -> Figures:
 
 
 def latency(args: Args) -> Figures:
-    """Measures latency with callbacks, for about a thousand records per second."""
+    """Measures latency with callbacks."""
     value = values(args.size)[0]
-    every = max(1, int(args.rate / 1000))
-    taken: list[float] = []
-    number = 0
     with producer(args) as own:
         own.send(args.topic, value).get(WARM_UP_S)
-
-        def send(due: float) -> None:
-            nonlocal number
-            number += 1
-            future = own.send(args.topic, value)
-            if number % every == 0:
-                future.add_callback(lambda _: taken.append(time.perf_counter() - due))
-
-        with Measured() as measured:
-            paced(args, send)
-            own.flush(FLUSH_S)
-    return latency_figures(args, taken, measured)
+        send = partial(own.send, args.topic, value)
+        return latencies(args, send, lambda called: send().add_callback(called), own.flush)
 
 
 def pressure(args: Args) -> Figures:
@@ -140,16 +125,17 @@ def pressure(args: Args) -> Figures:
             pyarrow = importlib.import_module("pyarrow")
             rows = pyarrow.record_batch({"value": pyarrow.array(data, type=pyarrow.binary())})
 
-        def metric(name: str) -> float:
-            value: float = own.metrics()["producer-metrics"][name]
-            return value
-
         return under_pressure(
             args,
             send_each if args.way == "send" else send_rows,
             lambda: own.flush(FLUSH_S),
-            batch_bytes=lambda: metric("batch-size-avg"),
+            batch_bytes=lambda: batch_bytes(own),
         )
+
+
+def batch_bytes(own: Any) -> float:
+    """Returns the average size of a producer's batches."""
+    return float(own.metrics()["producer-metrics"]["batch-size-avg"])
 
 
 def first_ack(args: Args) -> Figures:
@@ -179,8 +165,7 @@ def far(args: Args) -> Figures:
                     send(topic, value)
                 return len(data)
 
-            def batch_bytes() -> float:
-                return float(own.metrics()["producer-metrics"]["batch-size-avg"])
-
-            found = under_pressure(args, send_each, lambda: own.flush(FLUSH_S), batch_bytes=batch_bytes)
+            found = under_pressure(
+                args, send_each, lambda: own.flush(FLUSH_S), batch_bytes=lambda: batch_bytes(own)
+            )
     return {**found, "of_bound": found["last_quarter"] / far_bound(args)}

@@ -7,8 +7,8 @@ With the shared settings each uses acks=all and idempotence. With ``defaults`` n
 import asyncio
 import importlib
 import threading
-import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perf.runs.measuring import (
@@ -21,8 +21,7 @@ from perf.runs.measuring import (
     far_bound,
     figures,
     json_values,
-    latency_figures,
-    paced,
+    latencies,
     round_trips,
     under_pressure,
     values,
@@ -173,34 +172,13 @@ def confluent_far(args: Args) -> Figures:
 
 def confluent_latency_polling(args: Args) -> Figures:
     """Like ``confluent_latency``, but the sending loop polls while it waits for the next record to be due."""
-    value = values(args.size)[0]
-    more = {} if args.defaults else {"linger.ms": 0}
-    producer, produce = confluent_ready(args, [value], **more)
-    every = max(1, int(args.rate / 1000))
-    taken: list[float] = []
-    number = 0
-
-    def send(due: float) -> None:
-        nonlocal number
-        number += 1
-        if number % every:
-            produce(args.topic, value)
-        else:
-            produce(args.topic, value, on_delivery=lambda *_: taken.append(time.perf_counter() - due))
-
-    with Measured() as measured:
-        paced(args, send, producer.poll)
-        producer.flush(FLUSH_S)
-    return latency_figures(args, taken, measured)
+    producer, send = confluent_without_linger(args)
+    return latencies(args, send, lambda called: send(on_delivery=called), producer.flush, producer.poll)
 
 
 def confluent_latency(args: Args) -> Figures:
-    """Measures latency with callbacks, for about a thousand records per second. Linger is 0 unless set."""
-    value = values(args.size)[0]
-    more = {} if args.defaults else {"linger.ms": 0}
-    producer, produce = confluent_ready(args, [value], **more)
-    every = max(1, int(args.rate / 1000))
-    taken: list[float] = []
+    """Measures latency with callbacks. Linger is 0 unless set."""
+    producer, send = confluent_without_linger(args)
     over = threading.Event()
 
     def poll() -> None:
@@ -209,22 +187,18 @@ def confluent_latency(args: Args) -> Figures:
 
     poller = threading.Thread(target=poll)
     poller.start()
-    number = 0
-
-    def send(due: float) -> None:
-        nonlocal number
-        number += 1
-        if number % every:
-            produce(args.topic, value)
-        else:
-            produce(args.topic, value, on_delivery=lambda *_: taken.append(time.perf_counter() - due))
-
-    with Measured() as measured:
-        paced(args, send)
-        producer.flush(FLUSH_S)
+    found = latencies(args, send, lambda called: send(on_delivery=called), producer.flush)
     over.set()
     poller.join()
-    return latency_figures(args, taken, measured)
+    return found
+
+
+def confluent_without_linger(args: Args) -> tuple[Any, Any]:
+    """Returns a producer, and its function that sends a value."""
+    value = values(args.size)[0]
+    more = {} if args.defaults else {"linger.ms": 0}
+    producer, produce = confluent_ready(args, [value], **more)
+    return producer, partial(produce, args.topic, value)
 
 
 def confluent_first_ack(args: Args) -> Figures:

@@ -55,21 +55,20 @@ def _names(args: Args) -> list[str]:
 
 def topics_in_turn(args: Args) -> Figures:
     """Measures the CPU per topic of a program that meets its topics one after the other."""
-    with _broker(3, args.partitions) as broker, _producer(broker) as own:
-        own.send("first", b"value").get(WARM_UP_S)
-        with Measured() as measured:
-            for name in _names(args):
-                own.send(name, b"value").get(WARM_UP_S)
-    return {"topic_us": measured.cpu / args.topics * 1e6}
+    return _topics(args, lambda future: future.get(WARM_UP_S))
 
 
 def topics_at_once(args: Args) -> Figures:
     """Measures the CPU per topic of a program that sends to all topics before it waits."""
+    return _topics(args, lambda future: None)
+
+
+def _topics(args: Args, after_each: Callable[[RecordFuture], object]) -> Figures:
     with _broker(3, args.partitions) as broker, _producer(broker) as own:
         own.send("first", b"value").get(WARM_UP_S)
         with Measured() as measured:
             for name in _names(args):
-                own.send(name, b"value")
+                after_each(own.send(name, b"value"))
             own.flush(FLUSH_S)
     return {"topic_us": measured.cpu / args.topics * 1e6}
 
