@@ -16,7 +16,6 @@ thread only computes and needs neither the GIL nor the producer (which shows the
 while another thread sends tables or sequences. For each percentile the median of the rounds (min-max).
 """
 
-import resource
 import socket
 import statistics
 import sys
@@ -28,8 +27,9 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from cyproducer import KafkaProducer
-from cyproducer.records.record_batch import encode_batch
 from perf.null_broker import NullBroker
+from perf.runs.measuring import cpu_s
+from perf.runs.raw import batch, produce_frame
 
 RECORDS = 1_000_000
 ROUNDS = 9
@@ -42,11 +42,6 @@ BESIDE_S = 1.0
 PERCENTILES = (0.5, 0.95, 0.99)
 
 
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def measure(name: str, send: Callable[[], object], records: int) -> None:
     cpus, rates = [], []
     for _ in range(ROUNDS):
@@ -56,21 +51,6 @@ def measure(name: str, send: Callable[[], object], records: int) -> None:
         rates.append(records / (time.perf_counter() - wall) / 1e6)
     cpu, rate = statistics.median(cpus), statistics.median(rates)
     print(f"{name:<44}{cpu:8.4f} CPU s/M ({min(cpus):.4f}-{max(cpus):.4f}){rate:8.2f} M/s", flush=True)
-
-
-def produce_request(topic: str, partition: int, values: list[bytes]) -> bytes:
-    """A Produce request, version 3. Source: Kafka protocol guide, "Produce API"."""
-    batch = encode_batch([(1_700_000_000_000, None, value, b"\0") for value in values])
-    name = topic.encode()
-    body = b"".join(
-        (
-            (0).to_bytes(2, "big") + (3).to_bytes(2, "big") + (7).to_bytes(4, "big") + b"\xff\xff",
-            b"\xff\xff" + b"\xff\xff" + (30_000).to_bytes(4, "big"),
-            (1).to_bytes(4, "big") + len(name).to_bytes(2, "big") + name,
-            (1).to_bytes(4, "big") + partition.to_bytes(4, "big") + len(batch).to_bytes(4, "big") + batch,
-        )
-    )
-    return len(body).to_bytes(4, "big") + body
 
 
 class Socket:
@@ -115,13 +95,13 @@ def fastest(call: Callable[..., object], *arguments: object) -> float:
 
 def small(producer: KafkaProducer) -> None:
     value = b"x" * 100
-    batch = pa.record_batch({"value": pa.array([value], pa.binary())})
+    row = pa.record_batch({"value": pa.array([value], pa.binary())})
     singly = many = arrow = export = float("inf")
     for _ in range(3):
         singly = min(singly, fastest(producer.send, "t", value))
         many = min(many, fastest(producer.send_many, "t", [value]))
-        arrow = min(arrow, fastest(producer.send_arrow, "t", batch))
-        export = min(export, fastest(batch.__arrow_c_array__))
+        arrow = min(arrow, fastest(producer.send_arrow, "t", row))
+        export = min(export, fastest(row.__arrow_c_array__))
         producer.flush(60)
     print(f"send(), one value                       {singly * 1e6:8.2f} us")
     print(f"send_many(), one value                  {many * 1e6:8.2f} us{many / singly:8.1f} times send()")
@@ -216,7 +196,7 @@ def throughput() -> None:
     ):
         producer.send("t", b"first").get(10)
         requests = [
-            produce_request("t", i % PARTITIONS, values[at : at + A_BATCH])
+            produce_frame("t", {i % PARTITIONS: batch(values[at : at + A_BATCH])})
             for i, at in enumerate(range(0, RECORDS, A_BATCH))
         ]
         measure("a socket", Socket(broker.ports[0], requests).run, RECORDS)

@@ -11,8 +11,6 @@ Needs glibc 2.33 or later.
 """
 
 import argparse
-import ctypes
-import gc
 import statistics
 import sys
 from itertools import pairwise
@@ -21,32 +19,12 @@ from pathlib import Path
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from perf.footprint import Held
 from perf.null_broker import NullBroker
 from perf.runs.measuring import Args
 from perf.runs.ways import ROUND, WAYS
 
 LOOKS = 10
-
-
-class MallocInfo(ctypes.Structure):
-    """``struct mallinfo2``."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def in_use() -> tuple[int, int]:
-    """Returns Python's number of blocks, and malloc's bytes."""
-    gc.collect()
-    libc = ctypes.CDLL(None)
-    libc.mallinfo2.restype = MallocInfo
-    info = libc.mallinfo2()
-    return sys.getallocatedblocks(), info.uordblks + info.hblkhd
 
 
 def main() -> int:
@@ -64,13 +42,13 @@ def main() -> int:
                 for _ in range(LOOKS):
                     for _ in range(rounds):
                         way.send()
-                    looks.append(in_use())
-            growth = [after - before for (_, before), (_, after) in pairwise(looks)]
+                    looks.append(Held.now())
+            growth = [after.bytes - before.bytes for before, after in pairwise(looks)]
             leaked = statistics.median(growth) > rounds * ROUND / 100
             leaks |= leaked
             print(
-                f"{name:48} {looks[0][0]:9,} blocks {looks[-1][0] - looks[0][0]:+7,}, "
-                f"{looks[0][1] / 1e6:6.2f} MB {statistics.median(growth):+9,.0f} ({max(growth):+,})"
+                f"{name:48} {looks[0].blocks:9,} blocks {looks[-1].blocks - looks[0].blocks:+7,}, "
+                f"{looks[0].bytes / 1e6:6.2f} MB {statistics.median(growth):+9,.0f} ({max(growth):+,})"
                 f"{'  LEAK' if leaked else ''}",
                 flush=True,
             )

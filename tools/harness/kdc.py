@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from tools.harness.kafka_cluster import free_ports
 from tools.harness.kafka_node import SUPERVISE
@@ -129,9 +128,7 @@ class Kdc:
     def __enter__(self) -> Kdc:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def add(self, principal: str, max_life: str = "1 day") -> Path:

@@ -18,7 +18,6 @@ import selectors
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self, cast
 
 from cyproducer.accumulator.buffer_pool import BufferPool
@@ -431,7 +430,5 @@ class Rig:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
