@@ -68,6 +68,10 @@ class Run:
             outcomes.append(TaskOutcome(plan, verdict, self.query, batch, len(of_task), written))
         return outcomes
 
+    def written(self) -> list[TaskOutcome | None]:
+        """Plans the first batch and runs its tasks."""
+        return self.tasks(self.driver().plan(), 0, BATCHES[0])
+
     def one(self) -> Committed:
         """Runs the next batch as Spark does: after an error of commit it calls abort."""
         rows = BATCHES[self.next]
@@ -100,6 +104,16 @@ class Run:
                 restarts += 1
                 assert restarts < 20
         return restarts
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def run(broker: Broker) -> Run:
+    return Run(broker)
 
 
 class At:
@@ -158,8 +172,7 @@ def ended_well(broker: Broker, sink: Sink = SINK) -> None:
     assert broker.open_ids == []
 
 
-def test_nothing_fails() -> None:
-    broker = Broker()
+def test_nothing_fails(broker: Broker) -> None:
     assert Run(broker).all() == 0
     ended_well(broker)
 
@@ -194,24 +207,16 @@ def test_the_process_dies_at_every_two_steps() -> None:
         every_step(play, least=60)
 
 
-def test_the_brokers_time_out_what_is_open_at_every_step() -> None:
-    def play(broker: Broker, number: int) -> At:
-        broker.on_step = at = At(number, broker.time_out)
-        Run(broker).all(NotDecidedError)
-        ended_well(broker)
-        return at
-
-    every_step(play, least=60)
-
-
-def test_the_process_dies_and_starts_again_after_the_timeout() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_brokers_time_out_what_is_open_at_every_step(dies: bool) -> None:
     def play(broker: Broker, number: int) -> At:
         def late() -> None:
             broker.time_out()
-            crash()
+            if dies:
+                crash()
 
         broker.on_step = at = At(number, late)
-        Run(broker).all()
+        Run(broker).all(*([] if dies else [NotDecidedError]))
         ended_well(broker)
         return at
 
@@ -288,10 +293,7 @@ def test_a_task_that_outlives_its_batch_takes_over_its_id_at_every_step() -> Non
 
 
 @pytest.mark.parametrize("step", ["before decided", "after the record of decided", "after decided"])
-def test_the_outcome_of_the_decision_is_lost(step: str) -> None:
-    broker = Broker()
-    run = Run(broker)
-
+def test_the_outcome_of_the_decision_is_lost(step: str, broker: Broker, run: Run) -> None:
     def lose(name: str) -> None:
         if name == step:
             broker.on_step = lambda name: None
@@ -308,8 +310,7 @@ def test_a_decision_that_arrives_after_abort_is_refused() -> None:
     # Spark calls abort() while the decision's requests are still on their way.
     broker = Broker()
     run = Run(broker)
-    plan = run.driver().plan()
-    outcomes = run.tasks(plan, 0, BATCHES[0])
+    outcomes = run.written()
     assert run.driver().abort(outcomes)
     with pytest.raises(KafkaError):
         run.driver().commit(outcomes)
@@ -318,10 +319,7 @@ def test_a_decision_that_arrives_after_abort_is_refused() -> None:
     ended_well(broker)
 
 
-def test_records_that_the_cleaner_took_are_not_forgotten_in_silence() -> None:
-    broker = Broker()
-    run = Run(broker)
-
+def test_records_that_the_cleaner_took_are_not_forgotten_in_silence(broker: Broker, run: Run) -> None:
     broker.on_step = loses_a_row(broker)
     says = r"batch 0 was decided and can't be completed: the records \{'c'\} are gone \(1 of 2 transactions\)"
     with pytest.raises(DecisionLogError, match=says):
@@ -332,17 +330,14 @@ def test_records_that_the_cleaner_took_are_not_forgotten_in_silence() -> None:
     assert broker.visible == []
 
 
-def test_a_log_that_was_lost_is_noticed() -> None:
-    broker = Broker()
-    run = Run(broker)
+def test_a_log_that_was_lost_is_noticed(broker: Broker, run: Run) -> None:
     run.one()
     broker.log = [each for each in broker.log if each.decision is None]
     with pytest.raises(DecisionLogError, match="the log has lost records"):
         run.one()
 
 
-def test_another_query_at_the_same_place_begins_anew() -> None:
-    broker = Broker()
+def test_another_query_at_the_same_place_begins_anew(broker: Broker) -> None:
     first = Run(broker)
     first.one()
     second = Run(broker, query="q2")
@@ -353,18 +348,15 @@ def test_another_query_at_the_same_place_begins_anew() -> None:
         first.one()
 
 
-def test_two_sinks_under_one_prefix_leave_each_other_alone() -> None:
-    broker = Broker()
+def test_two_sinks_under_one_prefix_leave_each_other_alone(broker: Broker) -> None:
     run, other = Run(broker), Run(broker, Sink("app", JOB, "other"), query="")
-    plan = run.driver().plan()
-    outcomes = run.tasks(plan, 0, BATCHES[0])
+    outcomes = run.written()
     other.one()
     run.driver().commit(outcomes)
     assert broker.visible == sorted(["a", "b", "c"] * 2)
 
 
-def test_a_query_under_another_name_is_refused() -> None:
-    broker = Broker()
+def test_a_query_under_another_name_is_refused(broker: Broker) -> None:
     Run(broker).one()
     with pytest.raises(BatchOrderError, match=r"has written as 'stream:/checkpoint'.* as 'txnAppId'"):
         Run(broker, Sink("app", STREAM, "file:/checkpoint")).one()
@@ -390,8 +382,7 @@ def test_a_log_that_spells_the_place_otherwise_is_gone_on_with_at_every_step() -
         every_step(play, least=60)
 
 
-def test_a_failed_batch_is_aborted_under_the_name_in_the_log() -> None:
-    broker = Broker()
+def test_a_failed_batch_is_aborted_under_the_name_in_the_log(broker: Broker) -> None:
     Run(broker, Sink("app", STREAM, "file:///c")).one()
     run = Run(broker, Sink("app", STREAM, "file:/c"))
     run.next = 1
@@ -402,9 +393,7 @@ def test_a_failed_batch_is_aborted_under_the_name_in_the_log() -> None:
         run.driver().commit(outcomes)
 
 
-def test_a_batch_that_is_skipped_must_have_as_many_rows() -> None:
-    broker = Broker()
-    run = Run(broker)
+def test_a_batch_that_is_skipped_must_have_as_many_rows(broker: Broker, run: Run) -> None:
     run.one()
     plan = run.driver().plan()
     with pytest.raises(BatchOrderError, match="with 3 rows, and now it has 4"):
@@ -412,20 +401,15 @@ def test_a_batch_that_is_skipped_must_have_as_many_rows() -> None:
     assert broker.visible == ["a", "b", "c"]
 
 
-def test_a_batch_that_is_gone_is_an_error() -> None:
-    broker = Broker()
-    run = Run(broker)
+def test_a_batch_that_is_gone_is_an_error(run: Run) -> None:
     run.one()
     run.next = 2
     with pytest.raises(BatchOrderError, match="batch 2, but batch 0 was decided last"):
         run.one()
 
 
-def test_a_batch_whose_transactions_are_not_all_open_is_not_decided() -> None:
-    broker = Broker()
-    run = Run(broker)
-    plan = run.driver().plan()
-    outcomes = run.tasks(plan, 0, BATCHES[0])
+def test_a_batch_whose_transactions_are_not_all_open_is_not_decided(broker: Broker, run: Run) -> None:
+    outcomes = run.written()
     broker.time_out()
     with pytest.raises(NotDecidedError, match="2 of 2 transactions can't be committed any more"):
         run.driver().commit(outcomes)
@@ -444,8 +428,7 @@ def test_rights_on_a_topic_that_only_rows_name_are_checked_before_the_decision()
     ended_well(broker)
 
 
-def test_rights_on_a_topic_that_an_option_names_are_checked_once_and_at_the_start() -> None:
-    broker = Broker()
+def test_rights_on_a_topic_that_an_option_names_are_checked_once_and_at_the_start(broker: Broker) -> None:
     run = Run(broker, topic=TOPIC)
     run.one()
     assert broker.checked == [[TOPIC]]
@@ -454,17 +437,9 @@ def test_rights_on_a_topic_that_an_option_names_are_checked_once_and_at_the_star
         run.driver().plan()
 
 
-def test_what_was_decided_is_not_aborted() -> None:
-    broker = Broker()
-    run = Run(broker)
-    plan = run.driver().plan()
-    outcomes = run.tasks(plan, 0, BATCHES[0])
-
-    def die(name: str) -> None:
-        if name == "after decided":
-            raise Crash
-
-    broker.on_step = die
+def test_what_was_decided_is_not_aborted(broker: Broker, run: Run) -> None:
+    outcomes = run.written()
+    broker.on_step = lambda name: crash() if name == "after decided" else None
     with pytest.raises(Crash):
         run.driver().commit(outcomes)
     broker.on_step = lambda name: None
@@ -472,8 +447,7 @@ def test_what_was_decided_is_not_aborted() -> None:
     assert len(broker.open_ids) == 2
 
 
-def test_tasks_that_write_after_another_driver_took_over_leave_nothing_open() -> None:
-    broker = Broker()
+def test_tasks_that_write_after_another_driver_took_over_leave_nothing_open(broker: Broker) -> None:
     run, other = Run(broker), Run(broker)
     other.attempt = 100
     plan = run.driver().plan()
@@ -487,28 +461,22 @@ def test_tasks_that_write_after_another_driver_took_over_leave_nothing_open() ->
     assert broker.visible == ROWS
 
 
-def test_outcomes_of_two_plans_are_not_committed_together() -> None:
-    broker = Broker()
-    run = Run(broker)
-    first = run.tasks(run.driver().plan(), 0, BATCHES[0])
-    second = run.tasks(run.driver().plan(), 0, BATCHES[0])
+def test_outcomes_of_two_plans_are_not_committed_together(run: Run) -> None:
+    first = run.written()
+    second = run.written()
     with pytest.raises(NotDecidedError, match="are of several plans"):
         run.driver().commit([first[0], second[1]])
 
 
-def test_a_batch_of_which_only_some_tasks_were_skipped_is_an_error() -> None:
-    broker = Broker()
-    run = Run(broker)
-    written = run.tasks(run.driver().plan(), 0, BATCHES[0])
+def test_a_batch_of_which_only_some_tasks_were_skipped_is_an_error(run: Run) -> None:
+    written = run.written()
     assert written[0] is not None
     skipped = dataclasses.replace(written[0], verdict=Verdict.SKIP, transaction=None)
     with pytest.raises(BatchOrderError, match="only some tasks have skipped batch 0"):
         run.driver().commit([skipped, written[1]])
 
 
-def test_a_batch_without_rows_takes_one_record() -> None:
-    broker = Broker()
-    run = Run(broker)
+def test_a_batch_without_rows_takes_one_record(broker: Broker, run: Run) -> None:
     run.next = 0
     plan = run.driver().plan()
     run.driver().commit(run.tasks(plan, 0, [[], []]))
@@ -516,18 +484,14 @@ def test_a_batch_without_rows_takes_one_record() -> None:
     assert [(each.batch, each.rows, each.done) for each in decided] == [(0, 0, True)]
 
 
-def test_two_sinks_with_the_same_hash_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker()
+def test_two_sinks_with_the_same_hash_are_refused(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
     monkeypatch.setattr(Sink, "hash", property(lambda sink: "00000000"))
     Run(broker).one()
     with pytest.raises(DecisionLogError, match="have the same hash 00000000"):
         Run(broker, Sink("app", STREAM, "/other"), query="q2").one()
 
 
-def test_an_operator_can_accept_what_is_not_complete() -> None:
-    broker = Broker()
-    run = Run(broker)
-
+def test_an_operator_can_accept_what_is_not_complete(broker: Broker, run: Run) -> None:
     broker.on_step = loses_a_row(broker)
     with pytest.raises(DecisionLogError):
         run.one()
@@ -544,10 +508,7 @@ def test_an_operator_can_accept_what_is_not_complete() -> None:
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_accepting_what_could_still_be_committed_commits_it(lives: bool) -> None:
-    broker = Broker()
-    run = Run(broker)
-
+def test_accepting_what_could_still_be_committed_commits_it(lives: bool, broker: Broker, run: Run) -> None:
     def accepts(name: str) -> None:
         if name == "after decided":
             broker.on_step = lambda name: None
@@ -566,11 +527,8 @@ def test_accepting_what_could_still_be_committed_commits_it(lives: bool) -> None
 
 
 def test_a_batch_that_is_done_does_not_fail_because_brokers_list_no_transactions(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, broker: Broker, run: Run
 ) -> None:
-    broker = Broker()
-    run = Run(broker)
-
     def hangs(name: str) -> None:
         if name == "before listing the open ones" and broker.visible:
             raise KafkaTimeoutError("not all brokers have listed their transactions")
@@ -582,10 +540,9 @@ def test_a_batch_that_is_done_does_not_fail_because_brokers_list_no_transactions
     assert broker.timeouts == [None, _AFTERWARDS_S]
 
 
-def test_records_that_are_deleted_while_they_are_copied_are_not_forgotten_in_silence() -> None:
-    broker = Broker()
-    run = Run(broker)
-
+def test_records_that_are_deleted_while_they_are_copied_are_not_forgotten_in_silence(
+    broker: Broker, run: Run
+) -> None:
     def late(name: str) -> None:
         if name == "after decided":
             broker.time_out()
