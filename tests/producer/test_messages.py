@@ -46,36 +46,36 @@ def refuse_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_advertised_name_that_cannot_be_resolved(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
     refuse_names(monkeypatch)
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.advertised[1] = "kafka", 9092
-        with (
-            producing(cluster, client_id="shop", request_timeout_ms=200, delivery_timeout_ms=300) as producer,
-            pytest.raises(errors.DeliveryTimeoutError) as caught,
-        ):
-            producer.send("orders", b"1").get(WAIT_S)
-        advice = ADVICE.format("kafka:9092")
-        until(lambda: lines(caplog, "cannot resolve"), "the line")
-        assert lines(caplog, "cannot resolve")[0] == (
-            "[producer shop] NameResolutionError: kafka:9092: cannot resolve 'kafka': name or service not "
-            f"known; {advice}"
-        )
-        assert str(caught.value).count(advice) == 1
+    cluster.advertised[1] = "kafka", 9092
+    with (
+        producing(cluster, client_id="shop", request_timeout_ms=200, delivery_timeout_ms=300) as producer,
+        pytest.raises(errors.DeliveryTimeoutError) as caught,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+    advice = ADVICE.format("kafka:9092")
+    until(lambda: lines(caplog, "cannot resolve"), "the line")
+    assert lines(caplog, "cannot resolve")[0] == (
+        "[producer shop] NameResolutionError: kafka:9092: cannot resolve 'kafka': name or service not "
+        f"known; {advice}"
+    )
+    assert str(caught.value).count(advice) == 1
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_an_advertised_port_that_cannot_be_reached(caplog: pytest.LogCaptureFixture, mapped: bool) -> None:
+def test_an_advertised_port_that_cannot_be_reached(
+    caplog: pytest.LogCaptureFixture, mapped: bool, cluster: ScriptedCluster
+) -> None:
     dead = refusing_address()
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.advertised[1] = split(dead)
-        hook = {"broker_address": lambda host, port: (host, port)} if mapped else {}
-        with (
-            producing(cluster, request_timeout_ms=200, delivery_timeout_ms=300, **hook) as producer,
-            pytest.raises(errors.DeliveryTimeoutError) as caught,
-        ):
-            producer.send("orders", b"1").get(WAIT_S)
+    cluster.advertised[1] = split(dead)
+    hook = {"broker_address": lambda host, port: (host, port)} if mapped else {}
+    with (
+        producing(cluster, request_timeout_ms=200, delivery_timeout_ms=300, **hook) as producer,
+        pytest.raises(errors.DeliveryTimeoutError) as caught,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
     advice = ADVICE.format(dead)
     if mapped:
         advice = advice.replace(": this", ", which broker_address maps: this")
@@ -132,19 +132,18 @@ def test_an_address_that_accepts_and_is_silent_is_named_before_the_first_timeout
 
 
 @pytest.mark.slow
-def test_a_get_that_times_out_says_why_there_is_no_outcome() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
-        with producing(cluster) as producer:
-            until(lambda: producer.partitions_for("orders"), "metadata")
-            cluster.nodes[1].stop()
-            address = cluster.nodes[1].address
-            cause = f"may still be delivered: {address}: connection refused"
-            until(lambda: f"{address}: connection refused" in producer._runtime.client.diagnosis(), "it")
-            with pytest.raises(errors.KafkaTimeoutError, match=cause):
-                producer.send("orders", b"1").get(timeout=0.3)
-            with pytest.raises(errors.KafkaTimeoutError, match=cause):
-                producer.send_many("orders", [b"1", b"2"]).get(timeout=0.3)
+def test_a_get_that_times_out_says_why_there_is_no_outcome(cluster: ScriptedCluster) -> None:
+    cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+    with producing(cluster) as producer:
+        until(lambda: producer.partitions_for("orders"), "metadata")
+        cluster.nodes[1].stop()
+        address = cluster.nodes[1].address
+        cause = f"may still be delivered: {address}: connection refused"
+        until(lambda: f"{address}: connection refused" in producer._runtime.client.diagnosis(), "it")
+        with pytest.raises(errors.KafkaTimeoutError, match=cause):
+            producer.send("orders", b"1").get(timeout=0.3)
+        with pytest.raises(errors.KafkaTimeoutError, match=cause):
+            producer.send_many("orders", [b"1", b"2"]).get(timeout=0.3)
 
 
 def test_an_exit_after_a_constructor_that_raised_says_nothing_more() -> None:
@@ -158,14 +157,13 @@ def test_an_exit_after_a_constructor_that_raised_says_nothing_more() -> None:
 
 
 def test_a_cluster_whose_brokers_cannot_be_reached_logs_one_line_a_second(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.advertised[1] = split(refusing_address())
-        began = time.monotonic()
-        with producing(cluster) as producer:
-            producer.send("orders", b"1")
-            until(lambda: len(cluster.received(METADATA)) > 8, "rebootstraps")
+    cluster.advertised[1] = split(refusing_address())
+    began = time.monotonic()
+    with producing(cluster) as producer:
+        producer.send("orders", b"1")
+        until(lambda: len(cluster.received(METADATA)) > 8, "rebootstraps")
     seconds = time.monotonic() - began
     assert 1 <= len(lines(caplog, "starting over")) <= seconds + 3
     assert len(caplog.records) == len(lines(caplog, "[producer "))
@@ -215,11 +213,11 @@ def test_without_automatic_creation_a_missing_topic_is_reported_by_the_first_res
 
 
 def test_a_topic_that_the_broker_creates_is_not_reported(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster
 ) -> None:
     # Not this machine's speed decides.
     monkeypatch.setattr(network_client, "CREATION_MS", 1e9)
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         # Brokers with KRaft report it as unknown first.
         cluster.topics["orders"].first_errors.extend([3, 3, LEADER_NOT_AVAILABLE])
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
@@ -243,8 +241,8 @@ def test_a_missing_topic_in_the_final_error() -> None:
 # Rejected records
 
 
-def test_a_record_that_is_larger_than_the_brokers_limit() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+def test_a_record_that_is_larger_than_the_brokers_limit(cluster: ScriptedCluster) -> None:
+    with producing(cluster) as producer:
         cluster.act(PRODUCE, Act(error=MESSAGE_TOO_LARGE))
         with pytest.raises(errors.MessageSizeTooLargeError) as caught:
             producer.send("orders", bytes(1000)).get(WAIT_S)
@@ -254,8 +252,8 @@ def test_a_record_that_is_larger_than_the_brokers_limit() -> None:
     )
 
 
-def test_a_record_that_is_larger_than_max_request_size() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, max_request_size=1000) as producer:
+def test_a_record_that_is_larger_than_max_request_size(cluster: ScriptedCluster) -> None:
+    with producing(cluster, max_request_size=1000) as producer:
         text = (
             "takes 2070 bytes, .* and max_request_size is 1000: raise it, and the topic's max.message.bytes"
         )
@@ -265,25 +263,22 @@ def test_a_record_that_is_larger_than_max_request_size() -> None:
             producer.send_many("orders", [bytes(2000)])
 
 
-def test_too_few_replicas(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+def test_too_few_replicas(caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster) -> None:
+    with producing(cluster) as producer:
         cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
         producer.send("orders", b"1").get(WAIT_S)
     text = "orders-0 (fewer replicas are in sync than min.insync.replicas asks for; nothing was written)"
     until(lambda: lines(caplog, text), "the line")
 
 
-def test_a_serializer_that_raises_is_named() -> None:
+def test_a_serializer_that_raises_is_named(cluster: ScriptedCluster) -> None:
     failure = OSError("the registry is closed")
 
     class Fails:
         def serialize(self, topic: str, headers: Any, value: Any) -> bytes:
             raise failure
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, key_serializer=lambda key: key.encode(), value_serializer=Fails()) as producer,
-    ):
+    with producing(cluster, key_serializer=lambda key: key.encode(), value_serializer=Fails()) as producer:
         with pytest.raises(AttributeError) as caught:
             producer.send("orders", b"1", key=5)
         for _ in range(2):
@@ -326,9 +321,11 @@ def test_records_in_batches_count_as_unfinished_until_they_are_acknowledged() ->
 
 
 @pytest.mark.slow
-def test_a_long_close_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_close_says_what_it_waits_for(
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
+) -> None:
     caplog.set_level(logging.INFO, "cyproducer")
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
         producer.send("orders", b"1")
         producer.close(1.5)

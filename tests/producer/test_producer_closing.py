@@ -60,15 +60,14 @@ def test_flush_waits_for_records_without_metadata() -> None:
         assert future.succeeded()
 
 
-def test_flush_returns_when_records_fail() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        cluster.act(PRODUCE, Act(error=10))
-        future = producer.send("orders", b"1")
-        producer.flush(WAIT_S)
-        assert future.failed()
+def test_flush_returns_when_records_fail(cluster: ScriptedCluster, producer: KafkaProducer) -> None:
+    cluster.act(PRODUCE, Act(error=10))
+    future = producer.send("orders", b"1")
+    producer.flush(WAIT_S)
+    assert future.failed()
 
 
-def test_flush_waits_for_the_callbacks_of_accepted_records() -> None:
+def test_flush_waits_for_the_callbacks_of_accepted_records(cluster: ScriptedCluster) -> None:
     release, running, seen = threading.Event(), threading.Event(), []
 
     def slow(metadata: Any) -> None:
@@ -76,7 +75,7 @@ def test_flush_waits_for_the_callbacks_of_accepted_records() -> None:
         assert release.wait(WAIT_S)
         seen.append(metadata.offset)
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         producer.send("orders", b"1").add_callback(slow)
         assert running.wait(WAIT_S)
         with pytest.raises(errors.KafkaTimeoutError):
@@ -86,8 +85,8 @@ def test_flush_waits_for_the_callbacks_of_accepted_records() -> None:
         assert seen == [0]
 
 
-def test_a_flush_that_times_out_says_what_is_pending_and_why() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+def test_a_flush_that_times_out_says_what_is_pending_and_why(cluster: ScriptedCluster) -> None:
+    with producing(cluster) as producer:
         producer.partitions_for("orders")
         cluster.script = no_produce
         waiting = producer.send("orders", b"1"), producer.send("missing", b"2")
@@ -114,31 +113,26 @@ def test_a_timeout_must_be_a_valid_duration(timeout: float) -> None:
 # close
 
 
-def test_close_delivers_accepted_records() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
-    ):
+def test_close_delivers_accepted_records(cluster: ScriptedCluster) -> None:
+    with producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer:
         futures = [producer.send("orders", b"%d" % i) for i in range(100)]
         producer.close()
         assert all(future.succeeded() for future in futures)
         assert len(cluster.topics["orders"].values) == 100
 
 
-def test_leaving_the_with_statement_closes() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        with KafkaProducer(**options(cluster)) as producer:
-            future = producer.send("orders", b"1")
-        assert future.succeeded()
-        with pytest.raises(errors.ProducerClosedError):
-            producer.send("orders", b"2")
+def test_leaving_the_with_statement_closes(cluster: ScriptedCluster) -> None:
+    with KafkaProducer(**options(cluster)) as producer:
+        future = producer.send("orders", b"1")
+    assert future.succeeded()
+    with pytest.raises(errors.ProducerClosedError):
+        producer.send("orders", b"2")
 
 
-def test_close_0_fails_the_remaining_records(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, max_in_flight_requests_per_connection=1) as producer,
-    ):
+def test_close_0_fails_the_remaining_records(
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
+) -> None:
+    with producing(cluster, max_in_flight_requests_per_connection=1) as producer:
         producer.partitions_for("orders")
         cluster.script = no_produce
         in_flight = producer.send("orders", b"1")
@@ -152,17 +146,16 @@ def test_close_0_fails_the_remaining_records(caplog: pytest.LogCaptureFixture) -
         assert "3 records not acknowledged in time" in caplog.text
 
 
-def test_close_waits_no_longer_than_its_timeout() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        cluster.script = no_produce
-        future = producer.send("orders", b"1")
-        began = time.monotonic()
-        producer.close(0.3)
-        assert 0.3 <= time.monotonic() - began < 5
-        assert future.failed()
+def test_close_waits_no_longer_than_its_timeout(cluster: ScriptedCluster, producer: KafkaProducer) -> None:
+    cluster.script = no_produce
+    future = producer.send("orders", b"1")
+    began = time.monotonic()
+    producer.close(0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+    assert future.failed()
 
 
-def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
+def test_closing_twice_is_not_an_error_and_calls_no_close_twice(cluster: ScriptedCluster) -> None:
     closed: list[str] = []
 
     class Closable:
@@ -178,15 +171,12 @@ def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
         def close(self) -> None:
             closed.append(self.name)
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster,
-            key_serializer=Closable("key"),
-            value_serializer=Closable("value"),
-            interceptors=[Closable("spy")],
-        ) as producer,
-    ):
+    with producing(
+        cluster,
+        key_serializer=Closable("key"),
+        value_serializer=Closable("value"),
+        interceptors=[Closable("spy")],
+    ) as producer:
         producer.close()
         producer.close()
         with producer:
@@ -209,11 +199,11 @@ class LateThread:
 
 
 def test_close_0_counts_its_waits_for_the_sender_and_not_their_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
     """Other threads may hold the GIL for a second, several times until the sender has ended."""
     go_on = threading.Event()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         cluster.script = no_produce
         future = producer.send("orders", b"1")
         runtime = producer._runtime
@@ -231,7 +221,7 @@ def test_close_0_counts_its_waits_for_the_sender_and_not_their_time(
 
 
 def test_a_second_close_0_counts_its_waits_for_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
     waits: list[float] = []
 
@@ -239,7 +229,7 @@ def test_a_second_close_0_counts_its_waits_for_the_first_one(
         waits.append(timeout_s)
         return len(waits) >= 15
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         cluster.script = no_produce
         future = producer.send("orders", b"1")
         held = SimpleNamespace(acquire_patiently=acquire, release=lambda: None)
@@ -272,7 +262,7 @@ def test_close_gives_up_only_if_the_sender_makes_no_progress() -> None:
 
 
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no GIL")
-def test_records_fail_without_a_release_of_the_gil_for_each() -> None:
+def test_records_fail_without_a_release_of_the_gil_for_each(cluster: ScriptedCluster) -> None:
     """Each release may cost as long as another thread computes: a thread in Python code sees all or none."""
     ready, stop, seen = threading.Event(), threading.Event(), threading.Event()
 
@@ -285,7 +275,7 @@ def test_records_fail_without_a_release_of_the_gil_for_each() -> None:
 
     interval = sys.getswitchinterval()
     given = {"batch_size": 0, "max_in_flight_requests_per_connection": 1}
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
+    with producing(cluster, **given) as producer:
         producer.partitions_for("orders")
         cluster.script = no_produce
         producer.send("orders", b"")
@@ -327,12 +317,15 @@ class ClosesMeanwhile:
 
 @pytest.mark.parametrize("looks_alive", [False, True])
 def test_a_close_within_a_close_tells_once_what_is_lost(
-    looks_alive: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    looks_alive: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    cluster: ScriptedCluster,
 ) -> None:
     # As of a signal handler, or of another greenlet.
     ends: list[Any] = []
     monkeypatch.setattr("cyproducer._runtime.on_end", [ends.append])
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         cluster.script = no_produce
         producer.send("orders", b"1")
         runtime = producer._runtime
@@ -346,14 +339,11 @@ def test_a_close_within_a_close_tells_once_what_is_lost(
 
 
 @pytest.mark.parametrize("custom", [False, True])
-def test_after_close_no_record_is_accepted(custom: bool) -> None:
+def test_after_close_no_record_is_accepted(custom: bool, cluster: ScriptedCluster) -> None:
     def choose(key: Any, all_partitions: list[int], available: list[int]) -> int:
         return 0
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, partitioner=choose if custom else None) as producer,
-    ):
+    with producing(cluster, partitioner=choose if custom else None) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         producer.close()
         began = time.monotonic()
@@ -369,7 +359,7 @@ def test_after_close_no_record_is_accepted(custom: bool) -> None:
         assert cluster.topics["orders"].values == [b"1"]
 
 
-def test_close_ends_waits_for_metadata_and_memory() -> None:
+def test_close_ends_waits_for_metadata_and_memory(cluster: ScriptedCluster) -> None:
     outcomes: list[BaseException] = []
     started = threading.Barrier(3)
 
@@ -381,10 +371,7 @@ def test_close_ends_waits_for_metadata_and_memory() -> None:
         except BaseException as error:
             outcomes.append(error)
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, buffer_memory=20_000, max_block_ms=60_000) as producer,
-    ):
+    with producing(cluster, buffer_memory=20_000, max_block_ms=60_000) as producer:
         producer.partitions_for("orders")
         cluster.script = no_produce
         calls = [lambda: producer.send("orders", bytes(3000)), lambda: producer.partitions_for("missing")]
@@ -400,9 +387,9 @@ def test_close_ends_waits_for_metadata_and_memory() -> None:
     assert [type(error) for error in outcomes] == [errors.ProducerClosedError] * 2
 
 
-def test_an_interrupted_close_can_be_continued() -> None:
+def test_an_interrupted_close_can_be_continued(cluster: ScriptedCluster) -> None:
     held = threading.Event()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(hold=held))
         future = producer.send("orders", b"1")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cyproducer import errors
+from cyproducer.producer import KafkaProducer
 from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
 
@@ -22,7 +23,9 @@ def no_produce(received: Received) -> Act | None:
 # Retries
 
 
-def test_a_retriable_error_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retriable_error_is_retried_with_growing_backoff(
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
+) -> None:
     arrivals: list[float] = []
 
     def script(received: Received) -> Act | None:
@@ -31,10 +34,7 @@ def test_a_retriable_error_is_retried_with_growing_backoff(caplog: pytest.LogCap
         arrivals.append(time.monotonic())
         return Act(error=NOT_ENOUGH_REPLICAS) if len(arrivals) < 5 else None
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, retry_backoff_ms=40, retry_backoff_max_ms=160) as producer,
-    ):
+    with producing(cluster, retry_backoff_ms=40, retry_backoff_max_ms=160) as producer:
         cluster.script = script
         with caplog.at_level(logging.WARNING, "cyproducer"):
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
@@ -47,19 +47,16 @@ def test_a_retriable_error_is_retried_with_growing_backoff(caplog: pytest.LogCap
     assert "NotEnoughReplicasError" in caplog.text
 
 
-def test_retries_are_bounded_by_their_number() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, retries=2) as producer:
+def test_retries_are_bounded_by_their_number(cluster: ScriptedCluster) -> None:
+    with producing(cluster, retries=2) as producer:
         cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
         with pytest.raises(errors.NotEnoughReplicasError):
             producer.send("orders", b"1").get(WAIT_S)
         assert len(cluster.received(PRODUCE)) == 3
 
 
-def test_retries_are_bounded_by_delivery_timeout_ms() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, request_timeout_ms=100, delivery_timeout_ms=300) as producer,
-    ):
+def test_retries_are_bounded_by_delivery_timeout_ms(cluster: ScriptedCluster) -> None:
+    with producing(cluster, request_timeout_ms=100, delivery_timeout_ms=300) as producer:
         cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
         began = time.monotonic()
         with pytest.raises(errors.DeliveryTimeoutError, match="delivery_timeout_ms=300") as caught:
@@ -69,13 +66,10 @@ def test_retries_are_bounded_by_delivery_timeout_ms() -> None:
         assert len(cluster.received(PRODUCE)) > 2
 
 
-def test_there_is_no_retry_after_the_deadline_and_the_error_has_the_cause() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster, delivery_timeout_ms=30_000, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
-        ) as producer,
-    ):
+def test_there_is_no_retry_after_the_deadline_and_the_error_has_the_cause(cluster: ScriptedCluster) -> None:
+    with producing(
+        cluster, delivery_timeout_ms=30_000, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+    ) as producer:
         cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
         with pytest.raises(errors.DeliveryTimeoutError) as caught:
             producer.send("orders", b"1").get(WAIT_S)
@@ -83,8 +77,8 @@ def test_there_is_no_retry_after_the_deadline_and_the_error_has_the_cause() -> N
         assert len(cluster.received(PRODUCE)) == 1
 
 
-def test_a_request_without_a_response_is_resent_on_another_connection() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, request_timeout_ms=100) as producer:
+def test_a_request_without_a_response_is_resent_on_another_connection(cluster: ScriptedCluster) -> None:
+    with producing(cluster, request_timeout_ms=100) as producer:
         cluster.act(PRODUCE, Act(silent=True, append=False))
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
         first, second = cluster.received(PRODUCE)
@@ -148,17 +142,14 @@ def test_a_partition_without_leader_waits_for_one() -> None:
 
 
 @pytest.mark.slow
-def test_a_record_for_a_leaderless_partition_times_out_and_says_so() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster,
-            request_timeout_ms=100,
-            delivery_timeout_ms=300,
-            retry_backoff_max_ms=9_000,
-            retry_backoff_ms=9_000,
-        ) as producer,
-    ):
+def test_a_record_for_a_leaderless_partition_times_out_and_says_so(cluster: ScriptedCluster) -> None:
+    with producing(
+        cluster,
+        request_timeout_ms=100,
+        delivery_timeout_ms=300,
+        retry_backoff_max_ms=9_000,
+        retry_backoff_ms=9_000,
+    ) as producer:
         cluster.topics["orders"].partitions[0].leader = NO_LEADER
         for _ in range(2):
             began = time.monotonic()
@@ -167,16 +158,15 @@ def test_a_record_for_a_leaderless_partition_times_out_and_says_so() -> None:
             assert time.monotonic() - began < 5
 
 
-def test_the_error_of_a_queued_batch_that_expires_names_its_partitions_last_error() -> None:
+def test_the_error_of_a_queued_batch_that_expires_names_its_partitions_last_error(
+    cluster: ScriptedCluster,
+) -> None:
     """
     1. A batch fails.
     2. Its partition has no leader any more.
     3. The batch expires.
     """
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer,
-    ):
+    with producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer:
 
         def depose(received: Received) -> Act | None:
             if received.api_key == PRODUCE:
@@ -287,8 +277,8 @@ def test_topics_are_not_created_if_that_is_disabled() -> None:
         assert "fresh" not in cluster.topics
 
 
-def test_new_partitions_are_found_when_metadata_is_old() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, metadata_max_age_ms=50) as producer:
+def test_new_partitions_are_found_when_metadata_is_old(cluster: ScriptedCluster) -> None:
+    with producing(cluster, metadata_max_age_ms=50) as producer:
         assert producer.partitions_for("orders") == {0}
         producer.send("orders", b"0").get(WAIT_S)
         cluster.create_topic("orders", 3)
@@ -298,11 +288,10 @@ def test_new_partitions_are_found_when_metadata_is_old() -> None:
         assert producer.send("orders", b"2", partition=2).get(WAIT_S).offset == 0
 
 
-def test_fresh_metadata_is_not_requested_again() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        for _ in range(20):
-            producer.send("orders", b"0").get(WAIT_S)
-        assert len(cluster.received(METADATA)) <= 2
+def test_fresh_metadata_is_not_requested_again(cluster: ScriptedCluster, producer: KafkaProducer) -> None:
+    for _ in range(20):
+        producer.send("orders", b"0").get(WAIT_S)
+    assert len(cluster.received(METADATA)) <= 2
 
 
 def test_an_idle_topic_is_forgotten_and_requested_again_on_use() -> None:
@@ -330,11 +319,8 @@ def test_an_idle_topic_is_forgotten_and_requested_again_on_use() -> None:
 
 
 @pytest.mark.slow
-def test_a_topic_in_use_is_not_forgotten() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, metadata_max_age_ms=40, metadata_max_idle_ms=400) as producer,
-    ):
+def test_a_topic_in_use_is_not_forgotten(cluster: ScriptedCluster) -> None:
+    with producing(cluster, metadata_max_age_ms=40, metadata_max_idle_ms=400) as producer:
         producer.send("orders", b"0").get(WAIT_S)
         seen = len(cluster.received(METADATA))
         end = time.monotonic() + 1
@@ -345,9 +331,10 @@ def test_a_topic_in_use_is_not_forgotten() -> None:
         assert all(received.topics == ["orders"] for received in later)
 
 
-def test_a_recreated_topic_is_written_to_under_its_new_id() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        producer.send("orders", b"old").get(WAIT_S)
-        cluster.create_topic("orders", 1)
-        assert producer.send("orders", b"new").get(WAIT_S).offset == 0
-        assert cluster.topics["orders"].values == [b"new"]
+def test_a_recreated_topic_is_written_to_under_its_new_id(
+    cluster: ScriptedCluster, producer: KafkaProducer
+) -> None:
+    producer.send("orders", b"old").get(WAIT_S)
+    cluster.create_topic("orders", 1)
+    assert producer.send("orders", b"new").get(WAIT_S).offset == 0
+    assert cluster.topics["orders"].values == [b"new"]

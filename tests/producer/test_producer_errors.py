@@ -190,24 +190,22 @@ def test_the_error_names_a_refused_handshake() -> None:
     ],
     ids=["nothing", "in length", "in header", "closed", "2 GB", "garbage", "other id", "short", "long"],
 )
-def test_one_bad_response_is_overcome(api_key: int, act: Act) -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        # Before the producer, whose first request may come at once.
-        cluster.act(api_key, act)
-        with producing(cluster) as producer:
-            assert producer.send("orders", b"1").get(WAIT_S).partition == 0
-            assert cluster.topics["orders"].values[-1] == b"1"
-            assert len(cluster.received(api_key)) >= 2
+def test_one_bad_response_is_overcome(api_key: int, act: Act, cluster: ScriptedCluster) -> None:
+    # Before the producer, whose first request may come at once.
+    cluster.act(api_key, act)
+    with producing(cluster) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).partition == 0
+        assert cluster.topics["orders"].values[-1] == b"1"
+        assert len(cluster.received(api_key)) >= 2
 
 
-def test_permanent_bad_responses_end_with_the_delivery_timeout() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.script = lambda received: Act(cut=12) if received.api_key == PRODUCE else None
-        with producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer:
-            began = time.monotonic()
-            with pytest.raises(errors.DeliveryTimeoutError) as caught:
-                producer.send("orders", b"1").get(WAIT_S)
-            assert 0.2 < time.monotonic() - began < 5
+def test_permanent_bad_responses_end_with_the_delivery_timeout(cluster: ScriptedCluster) -> None:
+    cluster.script = lambda received: Act(cut=12) if received.api_key == PRODUCE else None
+    with producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer:
+        began = time.monotonic()
+        with pytest.raises(errors.DeliveryTimeoutError) as caught:
+            producer.send("orders", b"1").get(WAIT_S)
+        assert 0.2 < time.monotonic() - began < 5
     assert "1 record for orders-0 not delivered" in str(caught.value)
 
 
@@ -215,37 +213,36 @@ def test_permanent_bad_responses_end_with_the_delivery_timeout() -> None:
     ("code", "error"), [(29, errors.TopicAuthorizationFailedError), (17, errors.InvalidTopicError)]
 )
 class TestFinalTopicErrors:
-    def test_the_record_fails_with_the_brokers_error(self, code: int, error: type[Exception]) -> None:
-        with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-            cluster.topics["orders"].error = code
-            with pytest.raises(error, match="'orders'"):
-                producer.send("orders", b"1").get(WAIT_S)
+    def test_the_record_fails_with_the_brokers_error(
+        self, code: int, error: type[Exception], cluster: ScriptedCluster, producer: KafkaProducer
+    ) -> None:
+        cluster.topics["orders"].error = code
+        with pytest.raises(error, match="'orders'"):
+            producer.send("orders", b"1").get(WAIT_S)
 
-    def test_the_next_record_fails_at_once(self, code: int, error: type[Exception]) -> None:
+    def test_the_next_record_fails_at_once(
+        self, code: int, error: type[Exception], cluster: ScriptedCluster
+    ) -> None:
         # Within the backoff, in which the broker is not asked again.
-        with (
-            ScriptedCluster(orders=1) as cluster,
-            producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
-        ):
+        with producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
             cluster.topics["orders"].error = code
             for _ in range(3):
                 with pytest.raises(error):
                     producer.send("orders", b"1").get(WAIT_S)
 
-    def test_partitions_for_raises_it(self, code: int, error: type[Exception]) -> None:
-        with (
-            ScriptedCluster(orders=1) as cluster,
-            producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
-        ):
+    def test_partitions_for_raises_it(
+        self, code: int, error: type[Exception], cluster: ScriptedCluster
+    ) -> None:
+        with producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
             cluster.topics["orders"].error = code
             for _ in range(2):
                 with pytest.raises(error):
                     producer.partitions_for("orders")
 
     def test_records_are_sent_once_the_broker_accepts_the_topic(
-        self, code: int, error: type[Exception]
+        self, code: int, error: type[Exception], cluster: ScriptedCluster
     ) -> None:
-        with ScriptedCluster(orders=1) as cluster, producing(cluster, retry_backoff_ms=1) as producer:
+        with producing(cluster, retry_backoff_ms=1) as producer:
             cluster.topics["orders"].error = code
             with pytest.raises(error):
                 producer.send("orders", b"1").get(WAIT_S)
@@ -259,8 +256,8 @@ class TestFinalTopicErrors:
                     assert time.monotonic() < deadline
 
 
-def test_an_unknown_topic_fails_after_max_block_ms_with_the_brokers_error() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=300) as producer:
+def test_an_unknown_topic_fails_after_max_block_ms_with_the_brokers_error(cluster: ScriptedCluster) -> None:
+    with producing(cluster, max_block_ms=300) as producer:
         began = time.monotonic()
         with pytest.raises(errors.KafkaTimeoutError) as caught:
             producer.send("missing", b"1").get(WAIT_S)
@@ -280,8 +277,8 @@ def test_a_missing_partition_is_an_error_at_once_or_when_metadata_arrives() -> N
             producer.send("orders", b"1", partition=7)
 
 
-def test_a_too_large_record_fails_alone_and_is_never_sent() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, max_request_size=1000) as producer:
+def test_a_too_large_record_fails_alone_and_is_never_sent(cluster: ScriptedCluster) -> None:
+    with producing(cluster, max_request_size=1000) as producer:
         large = producer.send("orders", bytes(2000))
         assert producer.send("orders", b"small").get(WAIT_S).offset == 0
         with pytest.raises(errors.RecordTooLargeError, match="max_request_size is 1000") as caught:
@@ -306,20 +303,16 @@ def test_a_final_error_fails_only_its_batch(caplog: pytest.LogCaptureFixture) ->
         until(lambda: "1 record for orders-0 failed" in caplog.text, "the line")
 
 
-def test_an_unknown_error_code_is_reported() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        cluster.act(PRODUCE, Act(error=1234))
-        with pytest.raises(errors.UnrecognizedBrokerError) as caught:
-            producer.send("orders", b"1").get(WAIT_S)
-        assert caught.value.errno == 1234
+def test_an_unknown_error_code_is_reported(cluster: ScriptedCluster, producer: KafkaProducer) -> None:
+    cluster.act(PRODUCE, Act(error=1234))
+    with pytest.raises(errors.UnrecognizedBrokerError) as caught:
+        producer.send("orders", b"1").get(WAIT_S)
+    assert caught.value.errno == 1234
 
 
-def test_memory_that_stays_full_fails_send_after_max_block_ms() -> None:
+def test_memory_that_stays_full_fails_send_after_max_block_ms(cluster: ScriptedCluster) -> None:
     held = threading.Event()
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, buffer_memory=65536, batch_size=16384, max_block_ms=200) as producer,
-    ):
+    with producing(cluster, buffer_memory=65536, batch_size=16384, max_block_ms=200) as producer:
         producer.partitions_for("orders")
         cluster.script = lambda received: Act(hold=held) if received.api_key == PRODUCE else None
         futures: list[RecordFuture] = []
@@ -352,21 +345,18 @@ def test_a_failing_interceptor_class_leaves_no_thread_behind() -> None:
 
 
 @pytest.mark.slow
-def test_acks_0_to_a_broker_that_stops_reading_fails_in_time() -> None:
+def test_acks_0_to_a_broker_that_stops_reading_fails_in_time(cluster: ScriptedCluster) -> None:
     """The request is never acknowledged. Only the end of its write completes it, and the write never ends."""
     stopped = threading.Event()
 
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster,
-            acks=0,
-            request_timeout_ms=200,
-            delivery_timeout_ms=500,
-            send_buffer_bytes=4096,
-            max_request_size=8_000_000,
-        ) as producer,
-    ):
+    with producing(
+        cluster,
+        acks=0,
+        request_timeout_ms=200,
+        delivery_timeout_ms=500,
+        send_buffer_bytes=4096,
+        max_request_size=8_000_000,
+    ) as producer:
         producer.partitions_for("orders")
 
         def stall(received: Any) -> None:

@@ -18,24 +18,23 @@ from tools.harness.until import until
 # Unclosed producers
 
 
-def test_a_collected_producer_drains() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        # The collection waits for neither the linger nor the response.
-        held = threading.Event()
-        cluster.act(PRODUCE, Act(hold=held))
-        producer = KafkaProducer(
-            **options(cluster, linger_ms=60_000, delivery_timeout_ms=90_000, close_timeout_ms=WAIT_S * 1000)
-        )
-        thread = producer._runtime.thread
-        future = producer.send("orders", b"1")
-        del producer
-        cluster.wait_for_requests(PRODUCE, 1)
-        assert not future.is_done
-        assert thread.is_alive()
-        held.set()
-        assert future.get(WAIT_S).offset == 0
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+def test_a_collected_producer_drains(cluster: ScriptedCluster) -> None:
+    # The collection waits for neither the linger nor the response.
+    held = threading.Event()
+    cluster.act(PRODUCE, Act(hold=held))
+    producer = KafkaProducer(
+        **options(cluster, linger_ms=60_000, delivery_timeout_ms=90_000, close_timeout_ms=WAIT_S * 1000)
+    )
+    thread = producer._runtime.thread
+    future = producer.send("orders", b"1")
+    del producer
+    cluster.wait_for_requests(PRODUCE, 1)
+    assert not future.is_done
+    assert thread.is_alive()
+    held.set()
+    assert future.get(WAIT_S).offset == 0
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 def test_a_wait_for_a_temporary_producers_record_times_out() -> None:
@@ -63,11 +62,10 @@ except KafkaTimeoutError:
 """
 
 
-def test_the_exit_keeps_draining_a_collected_producer() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(TEMPORARY, *cluster.bootstrap_servers)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "not yet\n", "")
-        assert cluster.topics["orders"].values == [b"1"]
+def test_the_exit_keeps_draining_a_collected_producer(cluster: ScriptedCluster) -> None:
+    done = run_to_exit(TEMPORARY, *cluster.bootstrap_servers)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "not yet\n", "")
+    assert cluster.topics["orders"].values == [b"1"]
 
 
 LOSING = """
@@ -143,11 +141,10 @@ for i in range(1000):
 """
 
 
-def test_the_exit_of_a_process_without_close_delivers_everything() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(SENDS, ",".join(cluster.bootstrap_servers), "20000")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert cluster.topics["orders"].values == [b"%d" % i for i in range(1000)]
+def test_the_exit_of_a_process_without_close_delivers_everything(cluster: ScriptedCluster) -> None:
+    done = run_to_exit(SENDS, ",".join(cluster.bootstrap_servers), "20000")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert cluster.topics["orders"].values == [b"%d" % i for i in range(1000)]
 
 
 @pytest.mark.slow
@@ -173,11 +170,10 @@ for producer in producers:
 
 
 @pytest.mark.slow
-def test_at_exit_all_producers_drain_at_the_same_time() -> None:
+def test_at_exit_all_producers_drain_at_the_same_time(cluster: ScriptedCluster) -> None:
     began = time.monotonic()
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(SEVERAL, refusing_address(), cluster.bootstrap_servers[0])
-        assert cluster.topics["orders"].values == [b"1"] * 8
+    done = run_to_exit(SEVERAL, refusing_address(), cluster.bootstrap_servers[0])
+    assert cluster.topics["orders"].values == [b"1"] * 8
     # One after the other they would take 24 s, or the last ones would have no time left.
     assert 3 <= time.monotonic() - began < 15
     assert done.returncode == 0
@@ -206,14 +202,13 @@ sending.wait()
 """
 
 
-def test_an_exit_while_another_thread_sends_delivers_accepted_records() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(SENDING, ",".join(cluster.bootstrap_servers))
-        assert (done.returncode, done.stderr) == (0, "")
-        values = cluster.topics["orders"].values
-        assert len(values) >= 1000
-        assert values == [b"%d" % i for i in range(len(values))]
-        assert not done.stdout or int(done.stdout) == len(values)
+def test_an_exit_while_another_thread_sends_delivers_accepted_records(cluster: ScriptedCluster) -> None:
+    done = run_to_exit(SENDING, ",".join(cluster.bootstrap_servers))
+    assert (done.returncode, done.stderr) == (0, "")
+    values = cluster.topics["orders"].values
+    assert len(values) >= 1000
+    assert values == [b"%d" % i for i in range(len(values))]
+    assert not done.stdout or int(done.stdout) == len(values)
 
 
 WAITING = """
@@ -255,30 +250,29 @@ def test_the_interpreter_ends_while_daemon_threads_wait_for_records(what: str, c
     assert f"within close_timeout_ms={close_timeout_ms} at its end: 1 of 'orders'; 127.0.0.1:" in last
 
 
-def test_a_dropped_producer_in_a_cycle_with_its_callbacks_is_closed() -> None:
+def test_a_dropped_producer_in_a_cycle_with_its_callbacks_is_closed(cluster: ScriptedCluster) -> None:
     seen: list[int] = []
     held = threading.Event()
-    with ScriptedCluster(orders=1) as cluster:
-        producer = KafkaProducer(**options(cluster, close_timeout_ms=2 * WAIT_S * 1000))
-        thread = producer._runtime.thread
-        callbacks = producer._runtime.callbacks
-        cluster.act(PRODUCE, Act(hold=held))
-        first = producer.send("orders", b"0")
+    producer = KafkaProducer(**options(cluster, close_timeout_ms=2 * WAIT_S * 1000))
+    thread = producer._runtime.thread
+    callbacks = producer._runtime.callbacks
+    cluster.act(PRODUCE, Act(hold=held))
+    first = producer.send("orders", b"0")
 
-        def again(metadata: Any, producer: KafkaProducer | None = producer) -> None:
-            seen.append(metadata.offset)
+    def again(metadata: Any, producer: KafkaProducer | None = producer) -> None:
+        seen.append(metadata.offset)
 
-        first.add_callback(again)
-        cluster.wait_for_requests(PRODUCE, 1)
-        second = producer.send("orders", b"1").add_callback(again)
-        del producer, again
-        gc.collect()
-        # The records keep the producer alive until they are complete.
-        assert thread.is_alive()
-        held.set()
-        # Not join(): without a GIL this thread frees what it made and another thread dropped last, and only
-        # while it runs Python code.
-        until(lambda: not thread.is_alive(), "the producer's end")
-        assert (first.get(0).offset, second.get(0).offset) == (0, 1)
-        until(lambda: not callbacks._thread or not callbacks._thread.is_alive(), "the callbacks' end")
-        assert seen == [0, 1]
+    first.add_callback(again)
+    cluster.wait_for_requests(PRODUCE, 1)
+    second = producer.send("orders", b"1").add_callback(again)
+    del producer, again
+    gc.collect()
+    # The records keep the producer alive until they are complete.
+    assert thread.is_alive()
+    held.set()
+    # Not join(): without a GIL this thread frees what it made and another thread dropped last, and only
+    # while it runs Python code.
+    until(lambda: not thread.is_alive(), "the producer's end")
+    assert (first.get(0).offset, second.get(0).offset) == (0, 1)
+    until(lambda: not callbacks._thread or not callbacks._thread.is_alive(), "the callbacks' end")
+    assert seen == [0, 1]

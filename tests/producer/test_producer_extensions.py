@@ -33,21 +33,18 @@ class Json:
         self.closed += 1
 
 
-def test_callables_serialize() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster, key_serializer=str.encode, value_serializer=lambda value: b"<%d>" % value
-        ) as producer,
-    ):
+def test_callables_serialize(cluster: ScriptedCluster) -> None:
+    with producing(
+        cluster, key_serializer=str.encode, value_serializer=lambda value: b"<%d>" % value
+    ) as producer:
         assert producer.send("orders", 5, "key").get(WAIT_S).serialized_value_size == 3
         (record,) = cluster.topics["orders"].partitions[0].records
         assert (record.key, record.value) == (b"key", b"<5>")
 
 
-def test_objects_serialize_with_topic_and_headers_and_are_closed() -> None:
+def test_objects_serialize_with_topic_and_headers_and_are_closed(cluster: ScriptedCluster) -> None:
     json = Json()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, value_serializer=json) as producer:
+    with producing(cluster, value_serializer=json) as producer:
         producer.send("orders", [1], headers=[("h", b"1")]).get(WAIT_S)
         assert json.calls == [("orders", [("h", b"1")], [1])]
         assert cluster.topics["orders"].values == [b"[1]"]
@@ -55,11 +52,11 @@ def test_objects_serialize_with_topic_and_headers_and_are_closed() -> None:
         assert json.closed == 1
 
 
-def test_a_serializers_own_error_reaches_the_caller_unchanged() -> None:
+def test_a_serializers_own_error_reaches_the_caller_unchanged(cluster: ScriptedCluster) -> None:
     def refuse(value: Any) -> bytes:
         raise TypeError("I take no such thing")
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, value_serializer=refuse) as producer:
+    with producing(cluster, value_serializer=refuse) as producer:
         with pytest.raises(TypeError) as caught:
             producer.send("orders", b"1")
         assert str(caught.value) == "I take no such thing"
@@ -97,9 +94,9 @@ class Rude:
         raise RuntimeError("rude close")
 
 
-def test_interceptors_change_records_in_turn_and_are_notified_of_success() -> None:
+def test_interceptors_change_records_in_turn_and_are_notified_of_success(cluster: ScriptedCluster) -> None:
     spy, other = Spy(), Spy()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy, other]) as producer:
+    with producing(cluster, interceptors=[spy, other]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         assert other.acknowledged.acquire(timeout=WAIT_S)
         (record,) = cluster.topics["orders"].partitions[0].records
@@ -110,7 +107,7 @@ def test_interceptors_change_records_in_turn_and_are_notified_of_success() -> No
         assert (spy.closed, other.closed) == (1, 1)
 
 
-def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> None:
+def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value(cluster: ScriptedCluster) -> None:
     class Value(bytearray):
         """Supports weak references."""
 
@@ -121,7 +118,7 @@ def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> N
             running.set()
             assert go_on.wait(WAIT_S)
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Slow()]) as producer:
+    with producing(cluster, interceptors=[Slow()]) as producer:
         try:
             value = Value(b"large")
             held = weakref.ref(value)
@@ -134,9 +131,9 @@ def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> N
             go_on.set()
 
 
-def test_interceptors_are_notified_of_a_failure_with_the_known_metadata() -> None:
+def test_interceptors_are_notified_of_a_failure_with_the_known_metadata(cluster: ScriptedCluster) -> None:
     spy = Spy()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
+    with producing(cluster, interceptors=[spy]) as producer:
         cluster.act(PRODUCE, Act(error=10))
         with pytest.raises(errors.MessageSizeTooLargeError):
             producer.send("orders", b"1", partition=0).get(WAIT_S)
@@ -146,9 +143,9 @@ def test_interceptors_are_notified_of_a_failure_with_the_known_metadata() -> Non
         assert metadata == RecordMetadata("orders", 0, TopicPartition("orders", 0), -1, -1, None, -1, -1, -1)
 
 
-def test_interceptors_are_notified_of_a_send_that_raised() -> None:
+def test_interceptors_are_notified_of_a_send_that_raised(cluster: ScriptedCluster) -> None:
     spy = Spy()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
+    with producing(cluster, interceptors=[spy]) as producer:
         with pytest.raises(errors.InvalidTopicError):
             producer.send("no such name!", b"1")
         ((metadata, error),) = spy.outcomes
@@ -156,10 +153,11 @@ def test_interceptors_are_notified_of_a_send_that_raised() -> None:
         assert (metadata.topic, metadata.partition, metadata.offset) == ("no such name!", -1, -1)
 
 
-def test_an_interceptors_exception_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interceptors_exception_is_logged_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
+) -> None:
     spy = Spy()
     with (
-        ScriptedCluster(orders=1) as cluster,
         caplog.at_level(logging.ERROR, "cyproducer"),
         producing(cluster, interceptors=[Rude(), spy]) as producer,
     ):
@@ -173,14 +171,13 @@ def test_an_interceptors_exception_is_logged_and_stops_nothing(caplog: pytest.Lo
 
 
 def test_an_interceptor_that_returns_no_record_is_logged_and_stops_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
     class Forgetful:
         def on_send(self, record: ProducerRecord) -> None:
             pass
 
     with (
-        ScriptedCluster(orders=1) as cluster,
         caplog.at_level(logging.ERROR, "cyproducer"),
         producing(cluster, interceptors=[Forgetful()]) as producer,
     ):
@@ -188,8 +185,8 @@ def test_an_interceptor_that_returns_no_record_is_logged_and_stops_nothing(
     assert "on_send returned None: it must return a ProducerRecord" in caplog.text
 
 
-def test_interceptor_classes_are_instantiated() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Spy]) as producer:
+def test_interceptor_classes_are_instantiated(cluster: ScriptedCluster) -> None:
+    with producing(cluster, interceptors=[Spy]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         assert cluster.topics["orders"].values == [b"1!"]
 
@@ -272,9 +269,9 @@ def test_the_error_about_a_wrong_partition_names_partitioner_and_result(answer: 
         assert cluster.received(PRODUCE) == []
 
 
-def test_a_partitioner_is_not_called_for_a_refused_topic() -> None:
+def test_a_partitioner_is_not_called_for_a_refused_topic(cluster: ScriptedCluster) -> None:
     modern = Modern()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, partitioner=modern) as producer:
+    with producing(cluster, partitioner=modern) as producer:
         cluster.topics["orders"].error = 29
         future = producer.send("orders", b"v")
         assert isinstance(future.exception, errors.TopicAuthorizationFailedError)

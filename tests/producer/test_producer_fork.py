@@ -238,7 +238,7 @@ def test_a_child_can_wait_although_threads_of_the_parent_were_waiting() -> None:
             assert not thread.is_alive()
 
 
-def test_due_callbacks_run_only_in_the_parent() -> None:
+def test_due_callbacks_run_only_in_the_parent(cluster: ScriptedCluster) -> None:
     release, running = threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -247,7 +247,7 @@ def test_due_callbacks_run_only_in_the_parent() -> None:
         assert release.wait(WAIT_S)
         seen.append(metadata.offset)
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
         producer.send("orders", b"0").add_callback(slow)
         assert running.wait(WAIT_S)
         due = producer.send("orders", b"1").add_callback(slow)
@@ -266,11 +266,11 @@ def test_due_callbacks_run_only_in_the_parent() -> None:
         assert seen == [0, 1]
 
 
-def test_a_fork_in_a_callback_gives_a_child_that_can_send_and_wait() -> None:
+def test_a_fork_in_a_callback_gives_a_child_that_can_send_and_wait(cluster: ScriptedCluster) -> None:
     results: list[object] = []
     done = threading.Event()
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+    with producing(cluster) as producer:
 
         def send() -> list[int]:
             futures = [producer.send("orders", b"child") for _ in range(3)]
@@ -290,79 +290,74 @@ def test_a_fork_in_a_callback_gives_a_child_that_can_send_and_wait() -> None:
         assert producer.send("orders", b"parent").get(WAIT_S).offset == 4
 
 
-def test_a_fork_in_a_serializer_sends_the_record_from_both() -> None:
+def test_a_fork_in_a_serializer_sends_the_record_from_both(cluster: ScriptedCluster) -> None:
     children: list[Child] = []
 
-    with ScriptedCluster(orders=1) as cluster:
+    def serialize(value: Any) -> bytes:
+        if value == "fork":
+            child = Child(lambda: producer.send("orders", "child").get(WAIT_S).offset)
+            children.append(child)
+            assert child.outcome() == 1
+        return str(value).encode()
 
-        def serialize(value: Any) -> bytes:
-            if value == "fork":
-                child = Child(lambda: producer.send("orders", "child").get(WAIT_S).offset)
-                children.append(child)
-                assert child.outcome() == 1
-            return str(value).encode()
-
-        with producing(cluster, value_serializer=serialize) as producer:
-            producer.send("orders", "parent").get(WAIT_S)
-            assert producer.send("orders", "fork").get(WAIT_S).offset == 2
+    with producing(cluster, value_serializer=serialize) as producer:
+        producer.send("orders", "parent").get(WAIT_S)
+        assert producer.send("orders", "fork").get(WAIT_S).offset == 2
     assert cluster.topics["orders"].values == [b"parent", b"child", b"fork"]
 
 
 @pytest.mark.slow
-def test_a_grandchild_sends_too_whether_or_not_the_child_did() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        producer.send("orders", b"parent").get(WAIT_S)
+def test_a_grandchild_sends_too_whether_or_not_the_child_did(producer: KafkaProducer) -> None:
+    producer.send("orders", b"parent").get(WAIT_S)
 
-        def send() -> int:
-            offset = producer.send("orders", b"descendant").get(WAIT_S).offset
-            producer.close()
-            return offset
-
-        def send_in_both() -> list[int]:
-            first = producer.send("orders", b"child").get(WAIT_S).offset
-            second = in_child(send)
-            third = producer.send("orders", b"child").get(WAIT_S).offset
-            producer.close()
-            return [first, second, third]
-
-        assert in_child(lambda: in_child(send)) == 1
-        assert in_child(send_in_both) == [2, 3, 4]
-        assert producer.send("orders", b"parent").get(WAIT_S).offset == 5
-
-
-def test_a_closed_producer_stays_closed_in_the_child() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        producer.send("orders", b"parent").get(WAIT_S)
+    def send() -> int:
+        offset = producer.send("orders", b"descendant").get(WAIT_S).offset
         producer.close()
+        return offset
 
-        def use() -> tuple[str, int, list[str]]:
-            with pytest.raises(errors.ProducerClosedError):
-                producer.send("orders", b"child")
-            with pytest.raises(errors.ProducerClosedError):
-                producer.partitions_for("orders")
-            producer.flush(0)
-            producer.close()
-            return repr(producer), len(producer.metrics()), own_threads()
+    def send_in_both() -> list[int]:
+        first = producer.send("orders", b"child").get(WAIT_S).offset
+        second = in_child(send)
+        third = producer.send("orders", b"child").get(WAIT_S).offset
+        producer.close()
+        return [first, second, third]
 
-        said, groups, names = in_child(use)
-        assert "closed" in said
-        assert groups > 0
-        assert names == []
+    assert in_child(lambda: in_child(send)) == 1
+    assert in_child(send_in_both) == [2, 3, 4]
+    assert producer.send("orders", b"parent").get(WAIT_S).offset == 5
 
 
-def test_closing_in_the_child_does_not_close_the_parents_producer() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        pending = producer.send("orders", b"parent", partition=0)
+def test_a_closed_producer_stays_closed_in_the_child(producer: KafkaProducer) -> None:
+    producer.send("orders", b"parent").get(WAIT_S)
+    producer.close()
 
-        def close() -> list[str]:
-            producer.close()
-            with pytest.raises(errors.ProducerClosedError):
-                producer.send("orders", b"child")
-            return own_threads()
+    def use() -> tuple[str, int, list[str]]:
+        with pytest.raises(errors.ProducerClosedError):
+            producer.send("orders", b"child")
+        with pytest.raises(errors.ProducerClosedError):
+            producer.partitions_for("orders")
+        producer.flush(0)
+        producer.close()
+        return repr(producer), len(producer.metrics()), own_threads()
 
-        assert in_child(close) == []
-        assert pending.get(WAIT_S).offset == 0
-        assert "open" in repr(producer)
+    said, groups, names = in_child(use)
+    assert "closed" in said
+    assert groups > 0
+    assert names == []
+
+
+def test_closing_in_the_child_does_not_close_the_parents_producer(producer: KafkaProducer) -> None:
+    pending = producer.send("orders", b"parent", partition=0)
+
+    def close() -> list[str]:
+        producer.close()
+        with pytest.raises(errors.ProducerClosedError):
+            producer.send("orders", b"child")
+        return own_threads()
+
+    assert in_child(close) == []
+    assert pending.get(WAIT_S).offset == 0
+    assert "open" in repr(producer)
 
 
 class Numbering:
@@ -376,9 +371,9 @@ class Numbering:
         return record
 
 
-def test_the_childs_interceptors_are_copies_of_the_parents_objects() -> None:
+def test_the_childs_interceptors_are_copies_of_the_parents_objects(cluster: ScriptedCluster) -> None:
     interceptor = Numbering()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[interceptor]) as producer:
+    with producing(cluster, interceptors=[interceptor]) as producer:
         producer.send("orders", b"parent").get(WAIT_S)
 
         def send() -> list[int]:
@@ -391,32 +386,31 @@ def test_the_childs_interceptors_are_copies_of_the_parents_objects() -> None:
         assert interceptor.calls == [parent]
 
 
-def test_a_child_forked_while_another_thread_closes_has_a_closed_producer() -> None:
+def test_a_child_forked_while_another_thread_closes_has_a_closed_producer(cluster: ScriptedCluster) -> None:
     def silent(received: Received) -> Act | None:
         return Act(silent=True) if received.api_key == PRODUCE else None
 
-    with ScriptedCluster(orders=1) as cluster:
-        producer = KafkaProducer(**options(cluster))
-        producer.partitions_for("orders")
-        cluster.script = silent
-        producer.send("orders", b"parent")
-        cluster.wait_for_requests(PRODUCE, 1)
-        closing = threading.Thread(target=producer.close)
-        closing.start()
-        while not producer._runtime.accumulator.closed:
-            pass
+    producer = KafkaProducer(**options(cluster))
+    producer.partitions_for("orders")
+    cluster.script = silent
+    producer.send("orders", b"parent")
+    cluster.wait_for_requests(PRODUCE, 1)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    while not producer._runtime.accumulator.closed:
+        pass
 
-        def use() -> str:
-            with pytest.raises(errors.ProducerClosedError):
-                producer.send("orders", b"child")
-            producer.flush()
-            producer.close()
-            return repr(producer)
+    def use() -> str:
+        with pytest.raises(errors.ProducerClosedError):
+            producer.send("orders", b"child")
+        producer.flush()
+        producer.close()
+        return repr(producer)
 
-        assert "closed" in in_child(use)
-        producer.close(0)
-        closing.join(WAIT_S)
-        assert not closing.is_alive()
+    assert "closed" in in_child(use)
+    producer.close(0)
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
 
 
 class WatchedSession(ssl.SSLObject):

@@ -72,14 +72,13 @@ def test_the_exit_of_a_forked_multiprocessing_child_delivers_its_records(
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.slow
-def test_a_producer_can_be_an_argument_of_a_process_that_is_not_forked(method: str) -> None:
+def test_a_producer_can_be_an_argument_of_a_process_that_is_not_forked(
+    method: str, cluster: ScriptedCluster
+) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {method}")
     context: BaseContext = multiprocessing.get_context(method)
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, value_serializer=process_work.upper, close_timeout_ms=20_000) as producer,
-    ):
+    with producing(cluster, value_serializer=process_work.upper, close_timeout_ms=20_000) as producer:
         producer.send("orders", "parent").get(WAIT_S)
         child = context.Process(  # type: ignore[attr-defined]
             target=process_work.send_and_leave, args=(producer, ["a", "b"])
@@ -132,15 +131,12 @@ def test_the_error_names_an_option_that_cannot_be_pickled(
     assert raised.value.__cause__ is not None
 
 
-def test_the_error_for_a_pickled_future_says_what_to_return() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        future = producer.send("orders", b"1")
-        with pytest.raises(
-            TypeError, match=r"'orders' can't be pickled: .* Return the result of its get\(\)"
-        ):
-            pickle.dumps(future)
-        metadata = future.get(WAIT_S)
-        assert pickle.loads(pickle.dumps(metadata)) == metadata
+def test_the_error_for_a_pickled_future_says_what_to_return(producer: KafkaProducer) -> None:
+    future = producer.send("orders", b"1")
+    with pytest.raises(TypeError, match=r"'orders' can't be pickled: .* Return the result of its get\(\)"):
+        pickle.dumps(future)
+    metadata = future.get(WAIT_S)
+    assert pickle.loads(pickle.dumps(metadata)) == metadata
 
 
 def give_upper() -> Any:
@@ -207,15 +203,14 @@ print(os.waitstatus_to_exitcode(status))
 @needs_fork
 @pytest.mark.parametrize(("how", "status"), [("sys.exit", 7), ("os._exit", 7), ("raise", 1)])
 def test_the_exit_of_a_forked_child_delivers_its_own_records_and_not_the_parents(
-    how: str, status: int
+    how: str, status: int, cluster: ScriptedCluster
 ) -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(ENDS, ",".join(cluster.bootstrap_servers), how)
-        assert (done.returncode, done.stdout) == (0, f"{status}\n")
-        assert ("the child's own" in done.stderr) == (how == "raise")
-        assert "cyproducer" not in done.stderr
-        # The child's first: the parent's records linger until its exit.
-        assert cluster.topics["orders"].values == [*(b"child %d" % i for i in range(100)), b"parent"]
+    done = run_to_exit(ENDS, ",".join(cluster.bootstrap_servers), how)
+    assert (done.returncode, done.stdout) == (0, f"{status}\n")
+    assert ("the child's own" in done.stderr) == (how == "raise")
+    assert "cyproducer" not in done.stderr
+    # The child's first: the parent's records linger until its exit.
+    assert cluster.topics["orders"].values == [*(b"child %d" % i for i in range(100)), b"parent"]
 
 
 IDLE = """
@@ -236,12 +231,11 @@ producer.close()
 
 @needs_fork
 @pytest.mark.parametrize("how", ["keep", "forget"])
-def test_a_forked_child_that_uses_no_producer_ends_at_once(how: str) -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(IDLE, ",".join(cluster.bootstrap_servers), how)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("7\nRecordMetadata(")
-        assert cluster.topics["orders"].values == [b"parent"]
+def test_a_forked_child_that_uses_no_producer_ends_at_once(how: str, cluster: ScriptedCluster) -> None:
+    done = run_to_exit(IDLE, ",".join(cluster.bootstrap_servers), how)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("7\nRecordMetadata(")
+    assert cluster.topics["orders"].values == [b"parent"]
 
 
 def test_a_pickled_producer_has_its_password_only_if_that_was_asked_for() -> None:

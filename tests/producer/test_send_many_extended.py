@@ -142,14 +142,14 @@ def test_interceptors_learn_which_rows_failed() -> None:
         assert (second.partition, second.offset, none) == (1, 1, None)
 
 
-def test_headers_that_an_interceptor_adds_are_for_one_row() -> None:
+def test_headers_that_an_interceptor_adds_are_for_one_row(cluster: ScriptedCluster) -> None:
     def add(record: ProducerRecord) -> ProducerRecord:
         assert isinstance(record.headers, list)
         record.headers.append(("seen", record.value))
         return record
 
     given = [("all", b"1")]
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Spy(add)]) as producer:
+    with producing(cluster, interceptors=[Spy(add)]) as producer:
         producer.send_many("orders", [b"a", b"b"], headers=given).get(WAIT_S)
         assert [r.headers for r in cluster.topics["orders"].partitions[0].records] == [
             (("all", b"1"), ("seen", b"a")),
@@ -158,17 +158,16 @@ def test_headers_that_an_interceptor_adds_are_for_one_row() -> None:
     assert given == [("all", b"1")]
 
 
-def test_nothing_is_sent_if_a_serializer_raises_and_interceptors_learn_of_it() -> None:
+def test_nothing_is_sent_if_a_serializer_raises_and_interceptors_learn_of_it(
+    cluster: ScriptedCluster,
+) -> None:
     def serialize(value: Any) -> bytes:
         if value == 2:
             raise RuntimeError("no 2")
         return b"%d" % value
 
     spy = Spy()
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, interceptors=[spy], value_serializer=serialize) as producer,
-    ):
+    with producing(cluster, interceptors=[spy], value_serializer=serialize) as producer:
         with pytest.raises(RuntimeError, match="no 2") as caught:
             producer.send_many("orders", [1, 2, 3], partition=[0, None, 0])
         assert caught.value.__notes__[-1] == "values[1]: no row was sent"
@@ -180,22 +179,22 @@ def test_nothing_is_sent_if_a_serializer_raises_and_interceptors_learn_of_it() -
         assert cluster.received(PRODUCE) == []
 
 
-def test_nothing_is_sent_if_the_partitioner_raises() -> None:
+def test_nothing_is_sent_if_the_partitioner_raises(cluster: ScriptedCluster) -> None:
     def refuse(key: bytes, every: list[int], available: list[int]) -> int:
         if key == b"b":
             raise RuntimeError("no b")
         return 0
 
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, partitioner=refuse) as producer:
+    with producing(cluster, partitioner=refuse) as producer:
         with pytest.raises(RuntimeError, match="no b") as caught:
             producer.send_many("orders", [b"1", b"2"], [b"a", b"b"])
         assert "values[1]: no row was sent" in caught.value.__notes__
         assert cluster.received(PRODUCE) == []
 
 
-def test_an_interceptor_may_not_change_the_topic() -> None:
+def test_an_interceptor_may_not_change_the_topic(cluster: ScriptedCluster) -> None:
     spy = Spy(lambda record: record._replace(topic="other") if record.value == b"2" else record)
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
+    with producing(cluster, interceptors=[spy]) as producer:
         with pytest.raises(ValueError, match=r"values\[1\]: an interceptor changed the topic to 'other'"):
             producer.send_many("orders", [b"1", b"2"])
         assert [type(error) for _, error in spy.outcomes] == [ValueError, ValueError]
@@ -212,13 +211,14 @@ def test_an_interceptor_may_not_change_the_topic() -> None:
         {"values": b"12"},
     ],
 )
-def test_nothing_is_called_for_columns_that_do_not_fit(columns: dict[str, Any]) -> None:
+def test_nothing_is_called_for_columns_that_do_not_fit(
+    columns: dict[str, Any], cluster: ScriptedCluster
+) -> None:
     def never(*given: Any) -> Any:
         raise AssertionError("called for rows that are refused")
 
     spy = Spy(never)
     with (
-        ScriptedCluster(orders=1) as cluster,
         producing(cluster, interceptors=[spy], value_serializer=never, partitioner=never) as producer,
         pytest.raises((TypeError, ValueError)),
     ):
@@ -226,14 +226,11 @@ def test_nothing_is_called_for_columns_that_do_not_fit(columns: dict[str, Any]) 
     assert (spy.seen, spy.outcomes) == ([], [])
 
 
-def test_interceptors_learn_of_rows_that_found_no_memory() -> None:
+def test_interceptors_learn_of_rows_that_found_no_memory(cluster: ScriptedCluster) -> None:
     spy = Spy()
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(
-            cluster, interceptors=[spy], buffer_memory=1 << 16, max_block_ms=50, batch_size=1 << 14
-        ) as producer,
-    ):
+    with producing(
+        cluster, interceptors=[spy], buffer_memory=1 << 16, max_block_ms=50, batch_size=1 << 14
+    ) as producer:
         producer.send_many("orders", [b"first"]).get(WAIT_S)
         spy.wait(1)
         cluster.act(PRODUCE, *[Act(silent=True)] * 5)

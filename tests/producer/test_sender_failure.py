@@ -27,11 +27,8 @@ def not_yet() -> None:
     FailingSelector.fail.clear()
 
 
-def test_records_of_a_sender_that_failed_name_its_error() -> None:
-    with (
-        ScriptedCluster(orders=1) as cluster,
-        producing(cluster, selector=FailingSelector) as producer,
-    ):
+def test_records_of_a_sender_that_failed_name_its_error(cluster: ScriptedCluster) -> None:
+    with producing(cluster, selector=FailingSelector) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         cluster.act(PRODUCE, Act(silent=True))
         future = producer.send("orders", b"2")
