@@ -22,7 +22,8 @@ from tests.scripted.scripted_broker import (
     Act,
     ScriptedCluster,
 )
-from tests.scripted.scripted_transactions import CommitOffsets, EndTxn, InitProducerId
+from tests.scripted.scripted_transactions import CommitOffsets, InitProducerId
+from tests.scripted.transacting import ended
 
 DENIED, FENCED, INVALID_EPOCH, ID_DENIED = 29, 90, 47, 53
 
@@ -32,12 +33,6 @@ async def producing_to(cluster: ScriptedCluster, **options: Any) -> Any:
     given = {"bootstrap_servers": cluster.bootstrap_servers, "transactional_id": "mine", **OPTIONS, **options}
     async with AIOKafkaProducer(**given) as producer:
         yield producer
-
-
-def ended(cluster: ScriptedCluster) -> list[bool]:
-    """For each EndTxn whether it commits."""
-    asked = [received.transaction for received in cluster.received(END_TXN)]
-    return [each.committed for each in asked if isinstance(each, EndTxn)]
 
 
 # Blocks and calls

@@ -8,7 +8,6 @@ import asyncio
 import gc
 import logging
 import pickle
-import selectors
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.structs import ConsumerGroupMetadata
 from tests.forked import in_child, needs_fork
 from tests.programs import Program
-from tests.scripted.producing import WAIT_S, await_end_of_threads, options, producing
+from tests.scripted.producing import WAIT_S, FailingSelector, await_end_of_threads, options, producing
 from tests.scripted.scripted_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -724,17 +723,6 @@ def test_a_call_that_waits_ends_with_the_producer(second: ScriptedCluster) -> No
                 call()
         with pytest.raises(errors.ProducerClosedError):
             producer.send("t", b"v")
-
-
-class FailingSelector(selectors.SelectSelector):
-    """Fails in the next wait, once it is asked to."""
-
-    fail = threading.Event()
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.fail.is_set():
-            raise LookupError("an unforeseen descriptor")
-        return super().select(timeout)
 
 
 def test_no_call_waits_for_a_sender_that_has_failed(second: ScriptedCluster) -> None:

@@ -25,7 +25,8 @@ from tests.scripted.scripted_broker import (
     Act,
     ScriptedCluster,
 )
-from tests.scripted.scripted_transactions import CommitOffsets, EndTxn
+from tests.scripted.scripted_transactions import CommitOffsets
+from tests.scripted.transacting import ended
 from tools.harness.until import until, until_blocked
 
 P = TypeVar("P", bound=Producer)
@@ -53,12 +54,6 @@ def begun(producer: P) -> P:
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
     return producer
-
-
-def ended(cluster: ScriptedCluster) -> list[bool]:
-    """For each EndTxn whether it commits."""
-    asked = [received.transaction for received in cluster.received(END_TXN)]
-    return [each.committed for each in asked if isinstance(each, EndTxn)]
 
 
 # As confluent-kafka does

@@ -15,7 +15,7 @@ from cyproducer.net import connector
 from cyproducer.net.dns import Resolver
 from tests.programs import Program, run_to_exit
 from tests.scripted.odd_servers import is_silent, odd_server, refusing_address
-from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.producing import WAIT_S, no_produce, producing
 from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
@@ -133,7 +133,7 @@ def test_an_address_that_accepts_and_is_silent_is_named_before_the_first_timeout
 
 @pytest.mark.slow
 def test_a_get_that_times_out_says_why_there_is_no_outcome(cluster: ScriptedCluster) -> None:
-    cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+    cluster.script = no_produce
     with producing(cluster) as producer:
         until(lambda: producer.partitions_for("orders"), "metadata")
         cluster.nodes[1].stop()
@@ -313,7 +313,7 @@ def test_records_in_batches_count_as_unfinished_until_they_are_acknowledged() ->
         accumulator = producer._runtime.accumulator
         producer.send("clicks", b"1").get(WAIT_S)
         until(lambda: accumulator.unfinished() == {}, "the end of the batch")
-        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+        cluster.script = no_produce
         for partition in (0, 1, 1):
             producer.send("orders", b"1", partition=partition)
         producer.send("missing", b"1")
@@ -326,7 +326,7 @@ def test_a_long_close_says_what_it_waits_for(
 ) -> None:
     caplog.set_level(logging.INFO, "cyproducer")
     with producing(cluster) as producer:
-        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+        cluster.script = no_produce
         producer.send("orders", b"1")
         producer.close(1.5)
     (line,) = [record for record in caplog.records if "closing: waiting" in record.getMessage()]

@@ -10,7 +10,7 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.producing import WAIT_S, no_produce, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
@@ -274,7 +274,7 @@ def test_close_runs_the_callbacks_of_records_that_it_fails() -> None:
 
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
-        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+        cluster.script = no_produce
         for _ in range(3):
             producer.send("orders", b"0").add_errback(note)
         producer.send("missing", b"0").add_errback(note)

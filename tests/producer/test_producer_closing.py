@@ -19,15 +19,11 @@ from cyproducer._runtime import Runtime
 from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
 from tests.scripted.odd_servers import refusing_address
-from tests.scripted.producing import WAIT_S, options, producing
-from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, no_produce, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until, until_blocked
 
 ROOT = Path(__file__).parents[2]
-
-
-def no_produce(received: Received) -> Act | None:
-    return Act(silent=True) if received.api_key == PRODUCE else None
 
 
 # flush

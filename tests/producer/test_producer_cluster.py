@@ -16,10 +16,6 @@ NOT_LEADER_OR_FOLLOWER = 6
 NOT_ENOUGH_REPLICAS = 19
 
 
-def no_produce(received: Received) -> Act | None:
-    return Act(silent=True) if received.api_key == PRODUCE else None
-
-
 # Retries
 
 

@@ -14,15 +14,11 @@ import pytest
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
-from tests.scripted.producing import WAIT_S, options, producing
-from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, no_produce, options, producing
+from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
 AT_MOST_S = 10.0
 """An endless wait would exceed this."""
-
-
-def silent(received: Received) -> Act | None:
-    return Act(silent=True) if received.api_key == PRODUCE else None
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def test_flush_ends_in_time_and_says_what_is_left(stuck: str, never: threading.E
             hold_up_callbacks(producer.send("orders", b"1"), never)
         if stuck != "callback":
             producer.partitions_for("orders")
-            cluster.script = silent
+            cluster.script = no_produce
             producer.send("orders", b"2")
         match = "callbacks have not returned" if stuck == "callback" else "1 batch,"
         assert 0.3 <= took_s(lambda: flush(producer, 0.3, match)) < AT_MOST_S
@@ -82,7 +78,7 @@ def test_close_ends_in_time_and_leaves_no_future_without_an_outcome(
             hold_up_callbacks(futures[0], never)
         if stuck != "callback":
             producer.partitions_for("orders")
-            cluster.script = silent
+            cluster.script = no_produce
             futures += [producer.send(topic, b"2") for topic in ("orders", "missing")]
         assert timeout <= took_s(lambda: producer.close(timeout)) < AT_MOST_S
         assert all(future.is_done for future in futures)
@@ -94,7 +90,7 @@ def test_an_earlier_deadline_shortens_a_close_in_another_thread() -> None:
     with ScriptedCluster(orders=1) as cluster:
         producer = KafkaProducer(**options(cluster))
         producer.partitions_for("orders")
-        cluster.script = silent
+        cluster.script = no_produce
         future = producer.send("orders", b"1")
         patient = threading.Thread(target=producer.close)
         patient.start()

@@ -18,7 +18,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
 from tests.forked import Child, descriptors, in_child, needs_fork, needs_proc, own_threads, tasks
 from tests.reading import PARTITIONS, read_back
-from tests.scripted.producing import WAIT_S, options, producing
+from tests.scripted.producing import WAIT_S, no_produce, options, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tests.scripted.scripted_sasl import SaslServer
 from tools.harness.tls import Authority, TlsEnd
@@ -387,12 +387,9 @@ def test_the_childs_interceptors_are_copies_of_the_parents_objects(cluster: Scri
 
 
 def test_a_child_forked_while_another_thread_closes_has_a_closed_producer(cluster: ScriptedCluster) -> None:
-    def silent(received: Received) -> Act | None:
-        return Act(silent=True) if received.api_key == PRODUCE else None
-
     producer = KafkaProducer(**options(cluster))
     producer.partitions_for("orders")
-    cluster.script = silent
+    cluster.script = no_produce
     producer.send("orders", b"parent")
     cluster.wait_for_requests(PRODUCE, 1)
     closing = threading.Thread(target=producer.close)

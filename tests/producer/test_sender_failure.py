@@ -1,33 +1,14 @@
 """The sender thread ends because of a bug: no record waits for ever, and each says what happened."""
 
-import selectors
-import threading
-from typing import Any
-
 import pytest
 
 from cyproducer import errors
-from tests.scripted.producing import WAIT_S, producing
+from tests.scripted.producing import WAIT_S, FailingSelector, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 
 
-class FailingSelector(selectors.SelectSelector):
-    """Fails in the next wait, once it is asked to."""
-
-    fail = threading.Event()
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.fail.is_set():
-            raise LookupError("an unforeseen descriptor")
-        return super().select(timeout)
-
-
-@pytest.fixture(autouse=True)
-def not_yet() -> None:
-    FailingSelector.fail.clear()
-
-
 def test_records_of_a_sender_that_failed_name_its_error(cluster: ScriptedCluster) -> None:
+    FailingSelector.fail.clear()
     with producing(cluster, selector=FailingSelector) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         cluster.act(PRODUCE, Act(silent=True))

@@ -16,15 +16,11 @@ from cyproducer.base.user_thread import DRAIN_S, NAME, user_thread
 from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaError
 from cyproducer.producer import KafkaProducer
 from tests.forked import in_child, needs_fork
-from tests.scripted.producing import WAIT_S, CollectingSelector, options, producing
-from tests.scripted.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.scripted.producing import WAIT_S, CollectingSelector, no_produce, options, producing
+from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
 
 NOT_ENOUGH_REPLICAS, INVALID_TOPIC = 19, 17
-
-
-def no_produce(received: Received) -> Act | None:
-    return Act(silent=True) if received.api_key == PRODUCE else None
 
 
 class Handler(logging.Handler):

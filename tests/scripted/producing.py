@@ -12,7 +12,7 @@ from typing import Any
 
 from cyproducer.base.user_thread import NAME
 from cyproducer.producer import KafkaProducer
-from tests.scripted.scripted_broker import TIMEOUT_S, ScriptedCluster
+from tests.scripted.scripted_broker import PRODUCE, TIMEOUT_S, Act, Received, ScriptedCluster
 from tools.harness.until import until
 
 WAIT_S = TIMEOUT_S
@@ -61,6 +61,22 @@ def await_end_of_threads(before: set[threading.Thread]) -> None:
 
     # Not by join(): a sender that ends may be about to start a thread, and one that starts cannot be joined.
     until(lambda: not left(), lambda: f"the end of {left()}")
+
+
+def no_produce(received: Received) -> Act | None:
+    """A script of brokers that answer no Produce request."""
+    return Act(silent=True) if received.api_key == PRODUCE else None
+
+
+class FailingSelector(selectors.SelectSelector):
+    """Fails in the next wait, once it is asked to."""
+
+    fail = threading.Event()
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self.fail.is_set():
+            raise LookupError("an unforeseen descriptor")
+        return super().select(timeout)
 
 
 class CollectingSelector(selectors.SelectSelector):

@@ -13,7 +13,7 @@ from cyproducer.control.transaction_calls import State
 from cyproducer.producer import KafkaProducer
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.scripted.producing import WAIT_S, producing
-from tests.scripted.scripted_broker import PRODUCE, Received, ScriptedCluster
+from tests.scripted.scripted_broker import END_TXN, PRODUCE, Received, ScriptedCluster
 from tests.scripted.scripted_transactions import EndTxn, FindCoordinator
 from tools.harness.reference_records import Batch, Topic
 
@@ -74,6 +74,12 @@ def sent(cluster: ScriptedCluster, name: str) -> list[Received]:
     """The requests of this name, in order."""
     with cluster.changed:
         return [received for received in cluster.requests if name_of(received) == name]
+
+
+def ended(cluster: ScriptedCluster) -> list[bool]:
+    """For each EndTxn whether it commits."""
+    asked = [received.transaction for received in cluster.received(END_TXN)]
+    return [each.committed for each in asked if isinstance(each, EndTxn)]
 
 
 def batches(cluster: ScriptedCluster, topic: str = "t", partition: int | None = None) -> list[Batch]:
