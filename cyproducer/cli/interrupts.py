@@ -11,7 +11,11 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from cyproducer.errors import KafkaError
+from cyproducer.base.clock import monotonic_s
+from cyproducer.errors import KafkaError, KafkaTimeoutError
+
+SLICE_S = 0.5
+"""A signal is noticed within this time: a call itself would wait for its whole timeout."""
 
 
 class Interrupts:
@@ -63,6 +67,30 @@ class Interrupts:
             yield
         finally:
             self._breaking = False
+
+    def in_slices(
+        self,
+        call: Callable[[float], object],
+        timeout_s: float,
+        interrupted_timeout_s: float,
+        waiting: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Calls ``call(seconds)`` until it returns, for at most ``timeout_s``, or ``interrupted_timeout_s``
+        after a signal. Each call must join what an earlier one has begun, as a producer's ``flush`` does.
+
+        ``waiting`` is called after each call that timed out. Raises the last KafkaTimeoutError.
+        """
+        deadline_s = monotonic_s() + timeout_s
+        while True:
+            if self.requested:
+                deadline_s = min(deadline_s, monotonic_s() + interrupted_timeout_s)
+            try:
+                call(max(0.0, min(SLICE_S, deadline_s - monotonic_s())))
+                return
+            except KafkaTimeoutError:
+                waiting()
+                if monotonic_s() >= deadline_s:
+                    raise
 
     def _interrupt(self, number: int, _frame: object) -> None:
         self.count += 1

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
-from cyproducer.base.clock import monotonic_s
 from cyproducer.cli.console import Progress, amount
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts, accept, accept_each
@@ -215,20 +214,13 @@ class LineProducer:
 
         Waits at most ``timeout_s`` seconds, or ``interrupted_timeout_s`` after a signal.
         """
-        deadline_s = monotonic_s() + timeout_s
-        hurried = False
-        while (left_s := deadline_s - monotonic_s()) > 0:
-            if self._interrupts.requested and not hurried:
-                hurried = True
-                deadline_s = min(deadline_s, monotonic_s() + interrupted_timeout_s)
-                continue
-            try:
-                # In slices, to notice a signal: flush() itself would wait for its whole timeout.
-                self._producer.flush(min(left_s, 0.5))
-                break
-            except KafkaTimeoutError:
-                self._settle()
-                self._show_progress("waiting for ")
+
+        def waiting() -> None:
+            self._settle()
+            self._show_progress("waiting for ")
+
+        with contextlib.suppress(KafkaTimeoutError):
+            self._interrupts.in_slices(self._producer.flush, timeout_s, interrupted_timeout_s, waiting)
         self.give_up()
 
     def give_up(self) -> None:

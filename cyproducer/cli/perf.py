@@ -519,19 +519,10 @@ class Load:
 
     def drain(self, timeout_s: float) -> None:
         """Wait for all outcomes, at most ``timeout_s`` seconds, or a few seconds after a signal."""
-        deadline_s = monotonic_s() + timeout_s
-        hurried = False
-        while (left_s := deadline_s - monotonic_s()) > 0:
-            if self._interrupts.requested and not hurried:
-                hurried = True
-                deadline_s = min(deadline_s, monotonic_s() + INTERRUPTED_DRAIN_TIMEOUT_S)
-                continue
-            self._report()
-            try:
-                self._producer.flush(min(left_s, 0.5))
-                return
-            except KafkaTimeoutError:
-                continue
+        with contextlib.suppress(KafkaTimeoutError):
+            self._interrupts.in_slices(
+                self._producer.flush, timeout_s, INTERRUPTED_DRAIN_TIMEOUT_S, self._report
+            )
 
     def _report(self) -> None:
         now_s = monotonic_s()

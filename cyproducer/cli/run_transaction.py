@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cyproducer.base.clock import monotonic_s
 from cyproducer.cli.console import one_line
 from cyproducer.cli.interrupts import Interrupts
-from cyproducer.errors import AbortableError, KafkaError, KafkaTimeoutError
+from cyproducer.errors import AbortableError, KafkaError
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
-
-SLICE_S = 0.5
-"""A signal is noticed within this time: a call itself would wait for its whole timeout."""
 
 
 class State(enum.Enum):
@@ -77,11 +72,12 @@ class RunTransaction:
         """
         self.state = State.COMMITTING
         try:
-            self._awaited(self._producer.commit_transaction, self._delivery_s + self._max_block_s)
+            timeout_s = self._delivery_s + self._max_block_s
+            self._interrupts.in_slices(self._producer.commit_transaction, timeout_s, self._interrupted_s)
         except AbortableError as error:
             self.error = error
             # Only the abort shows whether the coordinator accepted a commit whose response was lost.
-            self._abort()
+            self.abort()
         except KafkaError as error:
             self.error = error
         else:
@@ -89,12 +85,19 @@ class RunTransaction:
         return self.state is State.COMMITTED
 
     def abort(self) -> None:
-        """Abort a transaction for which `commit` was not called. Waits at most ``max_block_ms``.
+        """Abort a transaction that is not being committed. Waits at most ``max_block_ms``.
 
         Raises:
             KeyboardInterrupt: A second signal was received.
         """
-        self._abort()
+        try:
+            self._interrupts.in_slices(
+                self._producer.abort_transaction, self._max_block_s, self._interrupted_s
+            )
+        except KafkaError as error:
+            self.error = self.error or error
+        else:
+            self.state = State.ABORTED
 
     def ended(self, records: int) -> str | None:
         """The outcome of the transaction and the ``records`` in it; None if there is nothing to report."""
@@ -115,25 +118,3 @@ class RunTransaction:
             f"brokers abort it after transaction_timeout_ms={config.transaction_timeout_ms:g}, if nothing "
             f"else does before{cause}"
         )
-
-    def _abort(self) -> None:
-        try:
-            self._awaited(self._producer.abort_transaction, self._max_block_s)
-        except KafkaError as error:
-            self.error = self.error or error
-        else:
-            self.state = State.ABORTED
-
-    def _awaited(self, end: Callable[[float], None], timeout_s: float) -> None:
-        """Call ``end`` until it returns or the time is over. Each call joins the operation that an earlier
-        call has begun."""
-        deadline_s = monotonic_s() + timeout_s
-        while True:
-            if self._interrupts.requested:
-                deadline_s = min(deadline_s, monotonic_s() + self._interrupted_s)
-            try:
-                end(max(0.0, min(SLICE_S, deadline_s - monotonic_s())))
-                return
-            except KafkaTimeoutError:
-                if monotonic_s() >= deadline_s:
-                    raise

@@ -680,7 +680,7 @@ def test_outcomes_are_awaited_for_longer_than_the_delivery_timeout(
         now_s[0] += timeout
         raise KafkaTimeoutError("flush")
 
-    monkeypatch.setattr("cyproducer.cli.line_producer.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.interrupts.monotonic_s", lambda: now_s[0])
     fake.on_record = staticmethod(lambda record: Future(is_done=False))
     fake.on_flush = staticmethod(times_out)
     stdin(b"1\n")

@@ -138,7 +138,7 @@ def test_an_interrupt_makes_no_time_longer(
             raise KafkaTimeoutError("stuck")
 
     Stuck.on_record = staticmethod(lambda record: Future(is_done=False))
-    monkeypatch.setattr(line_producer, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.interrupts.monotonic_s", lambda: now_s[0])
     with Interrupts() as interrupts:
         lines = lines_of(Stuck(), interrupts)
         lines.run([source(io.BytesIO(b"1\n"))])

@@ -127,7 +127,7 @@ def test_an_outcome_at_the_end_aborts(
         raise KafkaTimeoutError("flush")
 
     now_s = [0.0]
-    monkeypatch.setattr("cyproducer.cli.line_producer.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.interrupts.monotonic_s", lambda: now_s[0])
     fake.on_record = staticmethod(lambda record: late)
     monkeypatch.setattr(fake, "send_many", lambda self, topic, values, **rest: self.send(topic, values[0]))
     fake.on_flush = staticmethod(flush)
@@ -222,7 +222,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self.waits: list[float] = []
-        monkeypatch.setattr("cyproducer.cli.run_transaction.monotonic_s", lambda: self.now_s)
+        monkeypatch.setattr("cyproducer.cli.interrupts.monotonic_s", lambda: self.now_s)
 
     def timing_out(self, timeout: float) -> None:
         self.waits.append(timeout)
