@@ -29,7 +29,7 @@ from cyproducer.base.wakeup_fd import channel
 from cyproducer.confluent.cluster_metadata import ClusterMetadata
 from cyproducer.confluent.configuration import hide
 from cyproducer.confluent.errors import KafkaError, KafkaException
-from cyproducer.confluent.producer import Producer
+from cyproducer.confluent.producer import Producer, deadline_of
 from cyproducer.confluent.reports import Message, ReportQueue
 
 log = logging.getLogger("cyproducer")
@@ -230,7 +230,7 @@ class AIOProducer:
         once if the producer can't run further transactions and no other call has raised this error.
         """
         self._here("poll")
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         while True:
             self._resolve()
             self._producer.raise_fatal()
@@ -251,7 +251,7 @@ class AIOProducer:
         return await self._flush(timeout)
 
     async def _flush(self, timeout: float) -> int:
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         accumulator = self._producer.kafka_producer._runtime.accumulator
         while True:
             self._resolve()
@@ -403,11 +403,6 @@ async def _await(outcome: Awaitable[Any]) -> None:
         await outcome
     except Exception:
         log.exception("a callback of an AIOProducer raised")
-
-
-def _deadline(timeout: float) -> float:
-    seconds = float(timeout)
-    return monotonic_s() + waitable(float("inf") if seconds < 0 else seconds)
 
 
 def _finish(queue: ReportQueue, fds: tuple[int, int]) -> None:

@@ -7,6 +7,7 @@ may call.
 """
 
 import builtins
+import functools
 import sys
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ _TEXTS: Final = {
 }
 
 
+@functools.total_ordering
 class KafkaError:
     """The error that callbacks receive and ``KafkaException`` holds; confluent-kafka's ``KafkaError``.
 
@@ -285,18 +287,6 @@ class KafkaError:
     def __lt__(self, other: object) -> bool:
         code = _code(other)
         return NotImplemented if code is None else self._code < code
-
-    def __le__(self, other: object) -> bool:
-        code = _code(other)
-        return NotImplemented if code is None else self._code <= code
-
-    def __gt__(self, other: object) -> bool:
-        code = _code(other)
-        return NotImplemented if code is None else self._code > code
-
-    def __ge__(self, other: object) -> bool:
-        code = _code(other)
-        return NotImplemented if code is None else self._code >= code
 
     def __hash__(self) -> int:
         return self._code

@@ -221,7 +221,7 @@ class Producer(ProducePath):
     def _poll(self, timeout: float) -> int:
         """The general path of ``poll()``."""
         engine = self._engine()
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         while True:
             served = self._events_of(engine)
             left = deadline - monotonic_s()
@@ -237,7 +237,7 @@ class Producer(ProducePath):
         failed. Raises the exceptions of callbacks and those of ``poll()``.
         """
         engine = self._engine()
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         while True:
             self._events_of(engine)
             left = deadline - monotonic_s()
@@ -291,7 +291,7 @@ class Producer(ProducePath):
 
     def _listed(self, topics: list[str] | None, timeout: float) -> ClusterMetadata:
         engine = self._engine()
-        seconds = waitable(max(0.0, _deadline(timeout) - monotonic_s()))
+        seconds = waitable(max(0.0, deadline_of(timeout) - monotonic_s()))
         try:
             wanted = None if topics is None else [legal_topic(topic) for topic in topics]
             return cluster_metadata(engine._runtime.client.list_topics(wanted, seconds))
@@ -444,9 +444,10 @@ class Producer(ProducePath):
         self.close()
 
 
-def _deadline(timeout: float) -> float:
+def deadline_of(timeout: float) -> float:
+    """Returns the end of a wait of confluent-kafka's API, which below 0 is forever."""
     seconds = float(timeout)
-    return monotonic_s() + (waitable(float("inf")) if seconds < 0 else waitable(seconds))
+    return monotonic_s() + waitable(float("inf") if seconds < 0 else seconds)
 
 
 def _within(timeout: float, default_ms: float) -> float:
