@@ -445,7 +445,7 @@ class AIOKafkaProducer:
         was not accepted: call ``abort_transaction()``. Raises ``KafkaTimeoutError`` if the outcome is not
         known yet: call ``commit_transaction()`` again. Other errors are those of ``begin_transaction()``.
         """
-        await self._end("commit", _commit, self._transactional("commit_transaction"))
+        await self._end("commit", self._transactional("commit_transaction").commit_transaction)
 
     async def abort_transaction(self) -> None:
         """Aborts the transaction: readers with ``read_committed`` never see its records.
@@ -454,7 +454,7 @@ class AIOKafkaProducer:
         returns. If the task is cancelled, the abort continues. Errors are those of ``begin_transaction()``,
         and ``KafkaTimeoutError``: call ``abort_transaction()`` again.
         """
-        await self._end("abort", _abort, self._transactional("abort_transaction"))
+        await self._end("abort", self._transactional("abort_transaction").abort_transaction)
 
     async def send_offsets_to_transaction(self, offsets: Any, group_id: Any) -> None:
         """Adds positions of a consumer group to the transaction: they are committed with its records.
@@ -494,16 +494,14 @@ class AIOKafkaProducer:
             )
         return self._producer
 
-    async def _end(
-        self, name: str, function: Callable[[KafkaProducer], None], producer: KafkaProducer
-    ) -> None:
+    async def _end(self, name: str, function: Callable[[], None]) -> None:
         # As in aiokafka, other tasks can send nothing more once this is called.
         token = object()
         self._ending.add(token)
 
         def run() -> None:
             try:
-                function(producer)
+                function()
             finally:
                 self._ending.discard(token)
 
@@ -539,14 +537,6 @@ def _begin(producer: KafkaProducer) -> None:
     producer.wait_ready()
     if producer.config.transactional_id is not None:
         producer.init_transactions()
-
-
-def _commit(producer: KafkaProducer) -> None:
-    producer.commit_transaction()
-
-
-def _abort(producer: KafkaProducer) -> None:
-    producer.abort_transaction()
 
 
 def _fenced(error: InvalidProducerEpochError) -> ProducerFencedError:
