@@ -5,9 +5,9 @@ Owns the functions that Spark calls there. Does not own the writing of rows (``s
 """
 
 import logging
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +21,7 @@ from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.exactly_once.each_batch import WriteOnce
 from cyproducer.spark.options import AT_LEAST_ONCE, once_of_function, producer_config
 from cyproducer.spark.rows import check_partition, to_be_consumed
-from cyproducer.spark.sending import RowsFailedError, said, write_task
+from cyproducer.spark.sending import RowsFailedError, Target, results_of, said, write_task
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge, tell_program
 
@@ -202,27 +202,9 @@ def foreach_batch(
 
     def write(df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, topic, headers=True)
-        task = _WriteArrow(shared, columns, topic, dead_letter_topic)
-        collected = df.mapInArrow(task, "summary binary").collect()
-        # Safe to unpickle: this call's own tasks pickled them.
-        summary = merge(pickle.loads(row.summary) for row in collected)
+        target = Target(shared, columns, topic, dead_letter_topic)
+        summary = merge(results_of(df, partial(write_task, target)))
         log.info("micro-batch %d: %s", batch_id, summary)
         tell_program(on_summary, batch_id, summary)
 
     return write
-
-
-class _WriteArrow:
-    """Writes a task's batches and returns one row: the pickled summary."""
-
-    def __init__(
-        self, config: SharedConfig, columns: Columns, topic: str | None, dead_letter_topic: str | None
-    ) -> None:
-        self._config = config
-        self._columns = columns
-        self._topic = topic
-        self._dead_letter_topic = dead_letter_topic
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        summary = write_task(self._config, self._columns, self._topic, self._dead_letter_topic, batches)
-        yield pa.record_batch([pa.array([pickle.dumps(summary)], pa.binary())], names=["summary"])

@@ -8,10 +8,11 @@ At-least-once depends on two rules: a task does not end before every row has its
 that fails permanently fails the task, which Spark then runs again as a whole.
 """
 
+import pickle
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,9 @@ from cyproducer.spark.meters import SinceThen
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _ABOUT_ROWS: Final = (ValueError, RecordTooLargeError)
 """Errors that ``send_arrow()`` raises about single rows, before it sends any."""
@@ -283,14 +287,40 @@ def write_all(writer: TaskWriter, batches: Iterable[pa.RecordBatch]) -> WriteSum
     return writer.finish()
 
 
-def write_task(
-    config: SharedConfig,
-    columns: Columns,
-    topic: str | None,
-    dead_letter_topic: str | None,
-    batches: Iterable[pa.RecordBatch],
-) -> WriteSummary:
+class Target(NamedTuple):
+    """What all tasks of a write have in common. Pickled."""
+
+    config: SharedConfig
+    columns: Columns
+    topic: str | None
+    """The topic of all rows; None: each row names its own."""
+    dead_letter_topic: str | None
+
+    def writer(self, producer: KafkaProducer) -> TaskWriter:
+        """Returns the writer of a task. Raises ``DeadLetterError``, as ``DeadLetters``."""
+        name = self.dead_letter_topic
+        dead = None if name is None else DeadLetters(producer, name)
+        return TaskWriter(producer, self.columns, self.topic, dead)
+
+
+def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
     """Writes a task's batches with the process's shared producer."""
-    with shared_producer(config) as producer:
-        dead = DeadLetters(producer, dead_letter_topic) if dead_letter_topic is not None else None
-        return write_all(TaskWriter(producer, columns, topic, dead), batches)
+    with shared_producer(target.config) as producer:
+        return write_all(target.writer(producer), batches)
+
+
+def results_of(df: "DataFrame", work: Callable[[Iterable[pa.RecordBatch]], object]) -> list[Any]:
+    """Runs ``work`` with the batches of each task, and returns its results."""
+    collected = df.mapInArrow(_Pickled(work), "result binary").collect()
+    # Safe to unpickle: this call's own tasks pickled them.
+    return [pickle.loads(row.result) for row in collected]
+
+
+class _Pickled:
+    """Calls a function with a task's batches and returns one row: the pickled result."""
+
+    def __init__(self, work: Callable[[Iterable[pa.RecordBatch]], object]) -> None:
+        self._work = work
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([pickle.dumps(self._work(batches))], pa.binary())], names=["result"])

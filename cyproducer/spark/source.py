@@ -46,11 +46,11 @@ from cyproducer.base.clock import monotonic_s
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError, KafkaError, NoBrokersAvailable
 from cyproducer.spark import options as sink_options
-from cyproducer.spark.columns import Columns, SchemaError, columns_of
+from cyproducer.spark.columns import SchemaError, columns_of
 from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
 from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
 from cyproducer.spark.exactly_once.task import write_task_once
-from cyproducer.spark.sending import write_task
+from cyproducer.spark.sending import Target, write_task
 from cyproducer.spark.summary import WriteSummary, function_named, merge, show_info, tell
 from cyproducer.spark.topics import create_missing
 
@@ -176,7 +176,9 @@ class _Task:
         self.stream = stream
         self.plan: Plan | None = None
         self.prepared = False
-        self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
+        columns = columns_of(schema, self.options.topic, self.options.headers)
+        o = self.options
+        self.target = Target(o.config, columns, o.topic, o.dead_letter_topic)
         if self.options.create_partitions is not None and self.options.topic is None:
             raise KafkaConfigurationError(
                 "option 'createTopic.partitions' needs option 'topic': the topics in a column are not known "
@@ -257,23 +259,11 @@ class _Task:
             yield Driver(cluster, self.sink, o.topic, o.dead_letter_topic, once.starting_batch)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        o = self.options
-        if o.exactly_once is not None:
-            assert self.plan is not None
-            once = o.exactly_once
-            return Written(
-                *write_task_once(
-                    o.config,
-                    self.columns,
-                    o.topic,
-                    o.dead_letter_topic,
-                    self.plan,
-                    once.version,
-                    once.timeout_ms,
-                    batches,
-                )
-            )
-        return Written(write_task(o.config, self.columns, o.topic, o.dead_letter_topic, batches))
+        once = self.options.exactly_once
+        if once is None:
+            return Written(write_task(self.target, batches))
+        assert self.plan is not None
+        return Written(*write_task_once(self.target, self.plan, once.version, once.timeout_ms, batches))
 
     def commit(self, messages: list[Any], batch: str) -> None:
         show_info()

@@ -6,22 +6,21 @@ thread in which Spark calls it; under Spark Connect, in a process of the server.
 
 import logging
 import os
-import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
 
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.columns import Columns, columns_of
-from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
+from cyproducer.spark.exactly_once.driver import Driver, TaskOutcome
 from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
 from cyproducer.spark.exactly_once.names import JOB, Sink
 from cyproducer.spark.exactly_once.rules import BatchOrderError
 from cyproducer.spark.exactly_once.task import QUERY_PROPERTY, write_task_once
 from cyproducer.spark.options import ExactlyOnceOptions, is_connect
+from cyproducer.spark.sending import Target, results_of
 from cyproducer.spark.sharing import SharedConfig
 from cyproducer.spark.summary import WriteSummary, merge, tell_program
 
@@ -80,15 +79,11 @@ class WriteOnce:
             raise
 
     def _write(self, df: "DataFrame", batch_id: int, columns: Columns, sink: Sink) -> None:
-        timeout_ms = self._options.timeout_ms
         with self._driver(sink) as driver:
             plan = driver.plan(batch_id)
-        task = _WriteOnceArrow(
-            self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms
-        )
-        collected = df.mapInArrow(task, "written binary").collect()
-        # Safe to unpickle: this call's own tasks pickled them.
-        written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
+        target = Target(self._config, columns, self._topic, self._dead_letter_topic)
+        work = partial(write_task_once, target, plan, batch_id, self._options.timeout_ms)
+        written: list[tuple[WriteSummary, TaskOutcome]] = results_of(df, work)
         outcomes = [outcome for _, outcome in written]
         if not outcomes:
             # Spark runs no task for a DataFrame that it knows to be empty.
@@ -159,23 +154,3 @@ def _property(df: "DataFrame", name: str) -> str | None:
         return None
     value: str | None = context.getLocalProperty(name)
     return value
-
-
-class _WriteOnceArrow:
-    """Writes a task's batches and returns one row: the pickled summary and outcome."""
-
-    def __init__(
-        self,
-        config: SharedConfig,
-        columns: Columns,
-        topic: str | None,
-        dead_letter_topic: str | None,
-        plan: Plan,
-        version: int,
-        timeout_ms: int,
-    ) -> None:
-        self._arguments = config, columns, topic, dead_letter_topic, plan, version, timeout_ms
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = write_task_once(*self._arguments, batches)
-        yield pa.record_batch([pa.array([pickle.dumps(written)], pa.binary())], names=["written"])

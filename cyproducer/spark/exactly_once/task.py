@@ -14,14 +14,11 @@ import pyarrow as pa
 
 from cyproducer.errors import UnsupportedVersionError
 from cyproducer.producer import KafkaProducer
-from cyproducer.spark.columns import Columns
-from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.exactly_once.decisions import Place, TaskTransaction
 from cyproducer.spark.exactly_once.driver import Plan, TaskOutcome
 from cyproducer.spark.exactly_once.kafka_cluster import LEVEL
 from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
-from cyproducer.spark.sending import TaskWriter, write_all
-from cyproducer.spark.sharing import SharedConfig
+from cyproducer.spark.sending import Target, write_all
 from cyproducer.spark.summary import WriteSummary, WrittenTransaction, merge_ranges
 from cyproducer.structs import PreparedTransaction
 
@@ -61,14 +58,7 @@ def _task_context() -> Any:
 
 
 def write_task_once(
-    config: SharedConfig,
-    columns: Columns,
-    topic: str | None,
-    dead_letter_topic: str | None,
-    plan: Plan,
-    version: int | None,
-    timeout_ms: int,
-    batches: Iterable[pa.RecordBatch],
+    target: Target, plan: Plan, version: int | None, timeout_ms: int, batches: Iterable[pa.RecordBatch]
 ) -> tuple[WriteSummary, TaskOutcome]:
     """Writes a task's batches in a transaction and prepares the transaction. Only counts the rows if the
     batch was written before.
@@ -86,9 +76,7 @@ def write_task_once(
     transactional_id = plan.standing.sink.task_id(
         context.partitionId(), context.attemptNumber(), context.taskAttemptId(), plan.identity.epoch
     )
-    summary, prepared = _write(
-        config, columns, topic, dead_letter_topic, transactional_id, timeout_ms, batches
-    )
+    summary, prepared = _write(target, transactional_id, timeout_ms, batches)
     transaction = None
     if not prepared.empty:
         written = merge_ranges((*summary.ranges, *summary.dead_letter_ranges))
@@ -101,25 +89,16 @@ def write_task_once(
 
 
 def _write(
-    config: SharedConfig,
-    columns: Columns,
-    topic: str | None,
-    dead_letter_topic: str | None,
-    transactional_id: str,
-    timeout_ms: int,
-    batches: Iterable[pa.RecordBatch],
+    target: Target, transactional_id: str, timeout_ms: int, batches: Iterable[pa.RecordBatch]
 ) -> tuple[WriteSummary, PreparedTransaction]:
-    producer = KafkaProducer(
-        **{**config.config, "transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
-    )
+    own = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+    producer = KafkaProducer(**{**target.config.config, **own})
     try:
         producer.init_transactions()
         producer.begin_transaction()
-        dead = None
-        if dead_letter_topic is not None:
+        if target.dead_letter_topic is not None:
             producer._drop_refused()
-            dead = DeadLetters(producer, dead_letter_topic)
-        summary = write_all(TaskWriter(producer, columns, topic, dead), batches)
+        summary = write_all(target.writer(producer), batches)
         prepared = producer.prepare_transaction()
         if not prepared.empty and prepared.protocol < LEVEL:
             raise UnsupportedVersionError(

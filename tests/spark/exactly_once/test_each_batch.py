@@ -3,6 +3,7 @@ program with a classic session, and in a process of Spark Connect's server."""
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import BatchOrderError, WriteSummary, foreach_batch
 from cyproducer.spark.exactly_once import each_batch, task
 from cyproducer.spark.exactly_once.decisions import decode
+from cyproducer.spark.sending import Target
 from cyproducer.spark.summary import WrittenRange
 from cyproducer.structs import PreparedTransaction
 from tests.spark import fake_pyspark as spark
@@ -40,6 +42,7 @@ class Frame:
         of_tasks = task._task_context().properties
         of_tasks.clear()
         of_tasks.update(self._of_tasks)
+        function = pickle.loads(pickle.dumps(function))
         batches = list(function(iter([pa.record_batch({"value": list(self._rows)})])))
         rows = [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
         return SimpleNamespace(collect=lambda: rows)
@@ -62,13 +65,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
         broker.clusters += 1
         return cluster
 
-    def write(
-        config: Any, columns: Any, topic: str, dead: Any, name: str, timeout_ms: int, batches: Any
-    ) -> Any:
+    def write(target: Target, name: str, timeout_ms: int, batches: Any) -> Any:
         rows = [value for batch in batches for value in batch["value"].to_pylist()]
         written = write_task(broker, name, rows)
         assert written is not None
-        summary = WriteSummary(rows=len(rows), ranges=(WrittenRange(topic, 0, 0, len(rows) - 1, len(rows)),))
+        written_to = WrittenRange(str(target.topic), 0, 0, len(rows) - 1, len(rows))
+        summary = WriteSummary(rows=len(rows), ranges=(written_to,))
         return summary, PreparedTransaction(name, *written.identity, 2, False, {})
 
     def context() -> Any:

@@ -15,6 +15,7 @@ from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once import task
 from cyproducer.spark.exactly_once.cluster import NotDecidedError
 from cyproducer.spark.exactly_once.rules import BatchOrderError
+from cyproducer.spark.sending import Target
 from cyproducer.spark.summary import WriteSummary, WrittenRange
 from cyproducer.structs import PreparedTransaction
 from tests.spark import fake_pyspark as spark
@@ -68,12 +69,10 @@ class Sparks:
             cluster.close = lambda: None
             return cluster
 
-        def write(
-            config: Any, columns: Any, topic: str, dead: Any, name: str, timeout_ms: int, batches: Any
-        ) -> Any:
+        def write(target: Target, name: str, timeout_ms: int, batches: Any) -> Any:
             rows = [value.decode() for batch in batches for value in batch["value"].to_pylist()]
             written = write_task(self.broker, name, rows)
-            ranges = (WrittenRange(topic, 0, 0, len(rows) - 1, len(rows)),) if rows else ()
+            ranges = (WrittenRange(str(target.topic), 0, 0, len(rows) - 1, len(rows)),) if rows else ()
             identity = (0, 0) if written is None else written.identity
             prepared = PreparedTransaction(name, *identity, 2, written is None, {})
             return WriteSummary(rows=len(rows), ranges=ranges, tasks=1), prepared
