@@ -8,7 +8,8 @@ compared with that of the second quarter; in the first, buffers fill up.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,14 @@ class Rates:
         return Phase(name, unit, second, last, self._resident[-1] - self._resident[1], failed)
 
 
+@contextmanager
+def running(broker: NullBroker, **options: Any) -> Iterator[KafkaProducer]:
+    """Yields a producer that has sent a record, and closes it and the broker."""
+    with broker, KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+        producer.send(TOPIC, VALUE).get(30)
+        yield producer
+
+
 def send_many_times(producer: KafkaProducer, count: int = 100) -> int:
     for _ in range(count):
         producer.send(TOPIC, VALUE)
@@ -91,11 +100,8 @@ def failed_records(producer: KafkaProducer) -> int:
 def slow_broker(seconds: float) -> Phase:
     """Sends to one partition with round trips of 20 ms: the broker accepts less than is sent."""
     rates = Rates(seconds)
-    with (
-        NullBroker(1, partitions=1) as broker,
-        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
-    ):
-        producer.send(TOPIC, VALUE).get(30)
+    broker = NullBroker(1, partitions=1)
+    with running(broker) as producer:
         broker.faults(latency_ms=20)
         rates.measure(lambda: send_many_times(producer))
         producer.flush(60)
@@ -107,35 +113,33 @@ def full_pool(seconds: float) -> Phase:
     rates = Rates(seconds)
     counts = [0] * 4
     over = threading.Event()
-    with NullBroker(3, partitions=12) as broker:
-        options: dict[str, Any] = {"buffer_memory": 1 << 20, "compression_type": "lz4"}
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
-            producer.send(TOPIC, VALUE).get(30)
-            broker.faults(latency_ms=2)
+    broker = NullBroker(3, partitions=12)
+    with running(broker, buffer_memory=1 << 20, compression_type="lz4") as producer:
+        broker.faults(latency_ms=2)
 
-            def run(number: int) -> None:
-                while not over.is_set():
-                    counts[number] += send_many_times(producer)
+        def run(number: int) -> None:
+            while not over.is_set():
+                counts[number] += send_many_times(producer)
 
-            threads = [threading.Thread(target=run, args=(number,)) for number in range(len(counts))]
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(len(counts))]
+        for thread in threads:
+            thread.start()
+        seen = 0
+
+        def since() -> int:
+            nonlocal seen
+            time.sleep(0.02)
+            before, seen = seen, sum(counts)
+            return seen - before
+
+        try:
+            rates.measure(since)
+        finally:
+            over.set()
             for thread in threads:
-                thread.start()
-            seen = 0
-
-            def since() -> int:
-                nonlocal seen
-                time.sleep(0.02)
-                before, seen = seen, sum(counts)
-                return seen - before
-
-            try:
-                rates.measure(since)
-            finally:
-                over.set()
-                for thread in threads:
-                    thread.join()
-            producer.flush(60)
-            return rates.phase("a pool that is always full", "records/s", failed_records(producer))
+                thread.join()
+        producer.flush(60)
+        return rates.phase("a pool that is always full", "records/s", failed_records(producer))
 
 
 def slow_callbacks(seconds: float) -> Phase:
@@ -148,54 +152,50 @@ def slow_callbacks(seconds: float) -> Phase:
         time.sleep(0.0001)
         called += 1
 
-    with NullBroker(1, partitions=3) as broker:
-        options: dict[str, Any] = {"buffer_memory": 1 << 20, "max_pending_callbacks": 1000}
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
-            producer.send(TOPIC, VALUE).get(30)
-            sent = 0
+    broker = NullBroker(1, partitions=3)
+    with running(broker, buffer_memory=1 << 20, max_pending_callbacks=1000) as producer:
+        sent = 0
 
-            def send() -> int:
-                nonlocal sent
-                for _ in range(50):
-                    producer.send(TOPIC, VALUE).add_callback(slow)
-                sent += 50
-                return 50
+        def send() -> int:
+            nonlocal sent
+            for _ in range(50):
+                producer.send(TOPIC, VALUE).add_callback(slow)
+            sent += 50
+            return 50
 
-            rates.measure(send)
-            producer.flush(120)
-            return rates.phase("slow callbacks", "records/s", failed_records(producer) + sent - called)
+        rates.measure(send)
+        producer.flush(120)
+        return rates.phase("slow callbacks", "records/s", failed_records(producer) + sent - called)
 
 
 def missing_topic(seconds: float) -> Phase:
     """One thread floods a topic that does not exist; another waits for each record to an existing topic."""
     rates = Rates(seconds)
     over = threading.Event()
-    with NullBroker(1, topics={TOPIC: 3}) as broker:
-        options: dict[str, Any] = {"max_block_ms": 2000, "allow_auto_create_topics": False}
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
-            producer.send(TOPIC, VALUE).get(30)
+    broker = NullBroker(1, topics={TOPIC: 3})
+    with running(broker, max_block_ms=2000, allow_auto_create_topics=False) as producer:
 
-            def flood() -> None:
-                while not over.is_set():
-                    try:
-                        producer.send("missing", VALUE)
-                    except errors.KafkaTimeoutError:
-                        continue
+        def flood() -> None:
+            while not over.is_set():
+                try:
+                    producer.send("missing", VALUE)
+                except errors.KafkaTimeoutError:
+                    continue
 
-            thread = threading.Thread(target=flood)
-            thread.start()
+        thread = threading.Thread(target=flood)
+        thread.start()
 
-            def trip() -> int:
-                producer.send(TOPIC, VALUE).get(10)
-                return 1
+        def trip() -> int:
+            producer.send(TOPIC, VALUE).get(10)
+            return 1
 
-            try:
-                rates.measure(trip)
-            finally:
-                over.set()
-                thread.join()
-            # Failures of the flood are expected. A failed round trip would have raised.
-            return rates.phase("a missing topic beside a good one", "round trips/s", 0)
+        try:
+            rates.measure(trip)
+        finally:
+            over.set()
+            thread.join()
+        # Failures of the flood are expected. A failed round trip would have raised.
+        return rates.phase("a missing topic beside a good one", "round trips/s", 0)
 
 
 class Through(logging.Handler):
@@ -219,23 +219,21 @@ def logging_handler(seconds: float) -> Phase:
     """Connections break, the producer logs warnings, and a log handler sends these through the producer."""
     rates = Rates(seconds)
     log = logging.getLogger("cyproducer")
-    with NullBroker(2, partitions=4) as broker:
-        options: dict[str, Any] = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
-            producer.send(TOPIC, VALUE).get(30)
-            handler = Through(producer)
-            log.addHandler(handler)
-            try:
-                broker.faults(seed=1, cut_in=0.002, lose=0.0, refuse=0.005)
-                rates.measure(lambda: send_many_times(producer))
-                broker.faults()
-                producer.flush(60)
-            finally:
-                log.removeHandler(handler)
-            silent = 0 if handler.sent else 1
-            return rates.phase(
-                "a handler that logs through the producer", "records/s", failed_records(producer) + silent
-            )
+    broker = NullBroker(2, partitions=4)
+    with running(broker, retry_backoff_ms=5, reconnect_backoff_ms=5) as producer:
+        handler = Through(producer)
+        log.addHandler(handler)
+        try:
+            broker.faults(seed=1, cut_in=0.002, lose=0.0, refuse=0.005)
+            rates.measure(lambda: send_many_times(producer))
+            broker.faults()
+            producer.flush(60)
+        finally:
+            log.removeHandler(handler)
+        silent = 0 if handler.sent else 1
+        return rates.phase(
+            "a handler that logs through the producer", "records/s", failed_records(producer) + silent
+        )
 
 
 PHASES: dict[str, Callable[[float], Phase]] = {

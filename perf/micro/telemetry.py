@@ -9,7 +9,6 @@ median (least to greatest). With ``--sending``, the pairs alternate which of the
 """
 
 import argparse
-import resource
 import statistics
 import sys
 import threading
@@ -23,6 +22,7 @@ from cyproducer import KafkaProducer
 from cyproducer.clients.telemetry_client import Collected
 from cyproducer.control.telemetry import Subscription
 from cyproducer.testing import EmbeddedBroker
+from perf.runs.measuring import cpu_s
 
 INTERVAL_MS = 20
 WARM_UP = 3
@@ -30,11 +30,6 @@ WARM_UP = 3
 WARM_UP_RECORDS = 20_000
 VALUE = b"x" * 100
 PATIENCE_S = 600
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def of_push(topics: int, pushes: int, codec: str) -> tuple[float, int]:
