@@ -13,7 +13,6 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final
 
 from cyproducer.base.forks import in_child
@@ -154,13 +153,8 @@ class _Loan(AbstractContextManager[KafkaProducer]):
     def __enter__(self) -> KafkaProducer:
         return self._block.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return self._block.__exit__(kind, error, traceback)
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._block.__exit__(*raised)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
