@@ -10,7 +10,7 @@ import argparse
 import signal
 import sys
 
-from cyproducer.cli.console import say, table
+from cyproducer.cli.console import complain, say, table
 from cyproducer.cli.settings import at_least
 
 DESCRIPTION = """\
@@ -96,8 +96,7 @@ def broker(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         made.start()
     except (OSError, EmbeddedBrokerError) as error:
-        say(sys.stderr, f"cyproducer: the broker could not start: {error}")
-        return 1
+        return complain(f"the broker could not start: {error}")
     with made:
         if options.log:
             made._log_requests(lambda line: say(sys.stdout, line))

@@ -1,8 +1,9 @@
-"""Console output of the commands: lines, progress, tables, amounts. Writes only to the given streams."""
+"""Console output of the commands: lines, progress, tables, amounts."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -18,6 +19,12 @@ def say(stream: TextIO | None, *lines: str) -> None:
     """Writes and flushes lines, without control characters. Does nothing if the reader of the stream has
     exited, such as ``head`` in a pipeline."""
     _write(stream, "".join(f"{printable(line)}\n" for line in lines))
+
+
+def complain(text: str, status: int = 1) -> int:
+    """Writes to stderr what went wrong; returns the exit code."""
+    say(sys.stderr, f"cyproducer: {text}")
+    return status
 
 
 def _write(stream: TextIO | None, text: str) -> None:

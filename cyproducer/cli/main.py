@@ -16,11 +16,19 @@ from typing import NoReturn
 
 from cyproducer.base.text import printable
 from cyproducer.cli import broker, perf, produce, spark_recover, transactions
-from cyproducer.cli.console import discard, one_line, say
+from cyproducer.cli.console import complain, discard, one_line
 from cyproducer.cli.settings import COMPRESSIONS, at_least, spelling
 from cyproducer.config.spelling import rename
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.version import VERSION
+
+_COMMANDS = {
+    "produce": (produce.add_parser, produce.produce),
+    "perf": (perf.add_parser, perf.perf),
+    "transactions": (transactions.add_parser, transactions.transactions),
+    "spark-recover": (spark_recover.add_parser, spark_recover.spark_recover),
+    "broker": (broker.add_parser, broker.broker),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,13 +62,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     parser.add_argument("--version", action="version", version=f"cyproducer {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    of = {
-        "produce": produce.add_parser(commands),
-        "perf": perf.add_parser(commands),
-        "transactions": transactions.add_parser(commands),
-        "spark-recover": spark_recover.add_parser(commands),
-        "broker": broker.add_parser(commands),
-    }
+    of = {name: add_parser(commands) for name, (add_parser, _) in _COMMANDS.items()}
     _add_demo(commands)
     return parser, of
 
@@ -76,23 +78,16 @@ def _run(arguments: Sequence[str] | None) -> int:
             from cyproducer.cli.demo import demo
 
             return demo(options)
-        if options.command == "perf":
-            return perf.perf(options, of["perf"])
-        if options.command == "transactions":
-            return transactions.transactions(options, of["transactions"])
-        if options.command == "spark-recover":
-            return spark_recover.spark_recover(options, of["spark-recover"])
-        if options.command == "broker":
-            return broker.broker(options, of["broker"])
-        return produce.produce(options, of["produce"])
+        _, command = _COMMANDS[options.command]
+        return command(options, of[options.command])
     except KafkaConfigurationError as error:
         if hasattr(options, "properties"):
             rename(error, spelling(options))
         of[options.command].error(str(error))
     except KafkaError as error:
-        return _complain(one_line(error))
+        return complain(one_line(error))
     except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+        return complain("interrupted", 130)
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -105,8 +100,3 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("-z", "--compression", choices=COMPRESSIONS, default="lz4")
     parser.add_argument("--partitions", type=at_least(1), default=3)
     parser.add_argument("--linger-ms", type=at_least(0), default=5, metavar="MS")
-
-
-def _complain(text: str, status: int = 1) -> int:
-    say(sys.stderr, f"cyproducer: {text}")
-    return status

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cyproducer.base.clock import monotonic_ns, monotonic_s
 from cyproducer.base.unpatched import sleep
 from cyproducer.cli import log
-from cyproducer.cli.console import say
+from cyproducer.cli.console import complain, say
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts, accept
 from cyproducer.cli.line_producer import connect
@@ -193,8 +193,7 @@ def perf(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             with interrupts.breaking():
                 producer = connect(settings, options.connect_timeout)
         except KeyboardInterrupt:
-            say(sys.stderr, f"cyproducer: {interrupts.name}: nothing was sent")
-            return interrupts.exit_status
+            return complain(f"{interrupts.name}: nothing was sent", interrupts.exit_status)
         return _perf(options, producer, payloads, interrupts)
 
 
@@ -237,20 +236,19 @@ def _perf(
     if transactions is not None:
         say(sys.stdout, transactions.summary())
         if (ended := transactions.run.ended(transactions.records)) is not None:
-            say(sys.stderr, f"cyproducer: {ended}")
+            complain(ended)
             uncommitted = True
     for group, values in metrics.items():
         for name, value in values.items():
             say(sys.stdout, f"{group}:{name} : {value:g}")
     unsent = options.num_records - load.accepted
     if failures.count or unknown or unsent:
-        text = f"cyproducer: {failures.count:,} records failed, {unsent:,} were not accepted"
-        say(sys.stderr, text + (f", {unknown:,} had no outcome in time" if unknown else ""))
+        text = f"{failures.count:,} records failed, {unsent:,} were not accepted"
+        complain(text + (f", {unknown:,} had no outcome in time" if unknown else ""))
         for cause in failures.summary():
             say(sys.stderr, f"  {cause}")
     if interrupts.requested:
-        say(sys.stderr, f"cyproducer: stopped by {interrupts.name}")
-        return interrupts.exit_status
+        return complain(f"stopped by {interrupts.name}", interrupts.exit_status)
     return 1 if failures.count or unknown or unsent or uncommitted else 0
 
 

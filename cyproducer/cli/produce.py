@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from cyproducer.base.clock import monotonic_s
 from cyproducer.cli import log
-from cyproducer.cli.console import Progress, amount, say
+from cyproducer.cli.console import Progress, amount, complain, say
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts
 from cyproducer.cli.line_format import Format, Header, HeaderSeparators, JsonFormat, TextFormat
@@ -162,8 +162,7 @@ def produce(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int
             with interrupts.breaking():
                 producer = connect(settings, options.connect_timeout)
         except KeyboardInterrupt:
-            say(sys.stderr, f"cyproducer: {interrupts.name}: nothing was sent")
-            return interrupts.exit_status
+            return complain(f"{interrupts.name}: nothing was sent", interrupts.exit_status)
         return _produce(options, producer, format, interrupts)
 
 
@@ -213,15 +212,15 @@ def _produce(
     elapsed_s = monotonic_s() - began_s
 
     if lines.stopped_by is not None:
-        say(sys.stderr, "cyproducer: stopped: the next records would have failed the same way")
+        complain("stopped: the next records would have failed the same way")
     if interrupts.requested and transaction is not None and transaction.state is State.COMMITTED:
-        say(sys.stderr, f"cyproducer: {interrupts.name}: too late: the transaction is committed")
+        complain(f"{interrupts.name}: too late: the transaction is committed")
     elif interrupts.requested and not options.quiet:
         where = f" reading at {lines.stopped_at}" if lines.stopped_at else ""
         after = "; what was accepted before was sent" if transaction is None else ""
-        say(sys.stderr, f"cyproducer: {interrupts.name}: stopped{where}{after}")
+        complain(f"{interrupts.name}: stopped{where}{after}")
     if transaction is not None and (ended := transaction.ended(lines.accepted)) is not None:
-        say(sys.stderr, f"cyproducer: {ended}")
+        complain(ended)
     if not options.quiet:
         if transaction is None:
             told = _summary(lines, failures, elapsed_s)

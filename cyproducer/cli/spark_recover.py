@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cyproducer.base.clock import unix_ms
 from cyproducer.cli import log
-from cyproducer.cli.console import columns, one_line, say
+from cyproducer.cli.console import columns, complain, one_line, say
 from cyproducer.cli.settings import add_connection_options, producer_settings, seconds
 from cyproducer.errors import KafkaError
 
@@ -128,8 +128,7 @@ def _end(recovery: Recovery, state: PrefixState) -> int:
         try:
             recovery.end(each.sink)
         except KafkaError as error:
-            status = 1
-            say(sys.stderr, f"cyproducer: {each.sink.key}: {one_line(error)}")
+            status = complain(f"{each.sink.key}: {one_line(error)}")
         else:
             say(sys.stdout, f"{each.sink.key}: nothing is left")
     aborted = recovery.abort(state.others)

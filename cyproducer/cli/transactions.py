@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cyproducer.cli import log
-from cyproducer.cli.console import columns, say, table
+from cyproducer.cli.console import columns, complain, say, table
 from cyproducer.cli.settings import add_connection_options, at_least, producer_settings, seconds
 from cyproducer.control.transaction_ending import STATES, Ended, Outcome
 from cyproducer.structs import PreparedTransaction
@@ -216,7 +216,7 @@ def _list(options: argparse.Namespace, admin: TransactionAdmin) -> int:
             timeout=options.timeout,
         )
     except ValueError as error:
-        return _complain(str(error), 2)
+        return complain(str(error), 2)
     rows = [(each.transactional_id, str(each.producer_id), each.state) for each in found]
     head = ("TRANSACTIONAL ID", "PRODUCER ID", "STATE")
     _print(options, head, rows, (each._asdict() for each in found))
@@ -231,7 +231,7 @@ def _describe(options: argparse.Namespace, admin: TransactionAdmin) -> int:
         try:
             found = admin.describe_transaction(transactional_id, options.timeout)
         except TransactionalIdNotFoundError:
-            status = _complain(f"there is no transactional id {transactional_id!r}", NOT_KNOWN)
+            status = complain(f"there is no transactional id {transactional_id!r}", NOT_KNOWN)
             continue
         fields = _described_json(found)
         if options.json:
@@ -303,8 +303,3 @@ def _print(
 ) -> None:
     for line in map(_json_line, lines) if options.json else columns(head, rows):
         say(sys.stdout, line)
-
-
-def _complain(text: str, status: int) -> int:
-    say(sys.stderr, f"cyproducer: {text}")
-    return status

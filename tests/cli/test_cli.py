@@ -81,20 +81,25 @@ def test_files_are_sent_in_order_and_the_dash_is_standard_input(
     assert fake.made[0].values == [b"a1", b"a2", b"in"]
 
 
-def test_a_delimiter_of_several_characters_with_escapes(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"one\r\n\x01|two\x01|")
+@pytest.mark.parametrize(
+    ("arguments", "text", "values"),
+    [
+        # A delimiter of several characters, with escapes.
+        (["-D", r"\x01|"], b"one\r\n\x01|two\x01|", [b"one\r\n", b"two"]),
+        # A carriage return stays if a delimiter is given.
+        (["-D", r"\n"], b"one\r\ntwo\n", [b"one\r", b"two"]),
+        # Blank lines are not part of a count.
+        (["--json", "-c", "2"], b'\n{"value": 1}\n\n{"value": 2}\n{"value": 3}\n', [b"1", b"2"]),
+    ],
+)
+def test_the_values_of_a_text(
+    arguments: list[str], text: bytes, values: list[bytes], fake: type[Producer], stdin: Stdin
+) -> None:
+    stdin(text)
 
-    assert main([*REQUIRED, "-D", r"\x01|"]) == 0
+    assert main([*REQUIRED, *arguments]) == 0
 
-    assert fake.made[0].values == [b"one\r\n", b"two"]
-
-
-def test_a_carriage_return_stays_if_a_delimiter_is_given(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"one\r\ntwo\n")
-
-    assert main([*REQUIRED, "-D", r"\n"]) == 0
-
-    assert fake.made[0].values == [b"one\r", b"two"]
+    assert fake.made[0].values == values
 
 
 def test_whole_files_are_records(fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture) -> None:
@@ -189,14 +194,6 @@ def test_a_count_ends_the_command_after_as_many_records(
 
     assert len(fake.made[0].sent) == 3
     assert capsys.readouterr().err.startswith("3 records delivered")
-
-
-def test_blank_lines_are_not_part_of_a_count(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b'\n{"value": 1}\n\n{"value": 2}\n{"value": 3}\n')
-
-    assert main([*REQUIRED, "--json", "-c", "2"]) == 0
-
-    assert fake.made[0].values == [b"1", b"2"]
 
 
 @pytest.mark.parametrize(
