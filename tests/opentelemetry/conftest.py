@@ -1,11 +1,26 @@
-"""The fixture of the tests of tracing."""
+"""The fixtures of the tests of tracing."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from cyproducer.opentelemetry import CyproducerInstrumentor
+from cyproducer.producer import KafkaProducer
 from tests.opentelemetry.spans import Spans
+from tests.scripted.producing import producing
+from tests.scripted.scripted_broker import ScriptedCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(orders=2, bills=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: ScriptedCluster) -> Iterator[KafkaProducer]:
+    with producing(cluster, client_id="shop") as producer:
+        yield producer
 
 
 @pytest.fixture

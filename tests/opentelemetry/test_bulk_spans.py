@@ -19,18 +19,6 @@ TOPIC_AUTHORIZATION_FAILED = 29
 OWN_CONTEXT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
 
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(orders=2, bills=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: ScriptedCluster) -> Iterator[KafkaProducer]:
-    with producing(cluster, client_id="shop") as producer:
-        yield producer
-
-
 def many(producer: KafkaProducer, **options: Any) -> BulkFuture:
     return producer.send_many("orders", [b"tea", b"cake", b"milk"], **options)
 

@@ -1,7 +1,5 @@
 """Tests the choice of the conventions' version, and the attributes that it renames."""
 
-from collections.abc import Iterator
-
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -11,8 +9,7 @@ from cyproducer.opentelemetry import conventions
 from cyproducer.opentelemetry.conventions import Version, opted_in
 from cyproducer.opentelemetry.metrics import instrument_metrics
 from tests.opentelemetry.spans import Spans
-from tests.scripted.producing import WAIT_S, producing
-from tests.scripted.scripted_broker import ScriptedCluster
+from tests.scripted.producing import WAIT_S
 
 OLD = {
     "messaging.system",
@@ -30,12 +27,6 @@ NEW = {
 }
 VERSIONS = [(Version.V1_44, OLD), (Version.V1_45, NEW), (Version.BOTH, OLD | NEW)]
 of_each_version = pytest.mark.parametrize(("version", "names"), VERSIONS)
-
-
-@pytest.fixture
-def producer() -> Iterator[KafkaProducer]:
-    with ScriptedCluster(orders=2) as cluster, producing(cluster, client_id="shop") as producer:
-        yield producer
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,6 @@ ORIGINAL = {name: inspect.getattr_static(KafkaProducer, name) for name in METHOD
 
 
 @pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(orders=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def mock() -> Iterator[MockProducer]:
     with MockProducer() as producer:
         yield producer

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -29,18 +29,6 @@ from tools.harness.until import until
 
 TOPIC_AUTHORIZATION_FAILED = 29
 Sender = Callable[..., RecordFuture]
-
-
-@pytest.fixture
-def cluster() -> Iterator[ScriptedCluster]:
-    with ScriptedCluster(orders=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def producer(cluster: ScriptedCluster) -> Iterator[KafkaProducer]:
-    with producing(cluster, client_id="shop") as producer:
-        yield producer
 
 
 def sync(producer: KafkaProducer) -> Sender:
