@@ -36,9 +36,14 @@ def rows(fields: list[str], *values: tuple[Any, ...]) -> list[Row]:
     return made
 
 
+def creating(broker: EmbeddedBroker, topic: str, partitions: int = 1, **config: Any) -> Any:
+    """Creates the topic; returns the function that writes a partition of an RDD to it."""
+    broker.create_topic(topic, partitions)
+    return produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers, **config)
+
+
 def sent(broker: EmbeddedBroker, topic: str, elements: list[Any], **config: Any) -> list[Fetched]:
-    broker.create_topic(topic, 1)
-    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers, **config)
+    produce = creating(broker, topic, **config)
     told = list(produce(iter(elements)))
     found = read_all(broker.bootstrap_servers, topic, len(elements))
     assert [(each.topic, each.offset) for each in told] == [(topic, r.offset) for r in found]
@@ -78,9 +83,7 @@ def key_of(number: int) -> str | None:
 def test_alike_rows_are_sent_together_and_each_has_metadata(
     broker: EmbeddedBroker, together: list[int], name: str, element: Callable[[int, list[str]], Any]
 ) -> None:
-    topic = f"together-{name}"
-    broker.create_topic(topic, 3)
-    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, topic := f"together-{name}", 3)
     fields = ["key", "value"]
     told = list(produce(element(n, fields) for n in range(1200)))
     assert together == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 189]
@@ -140,8 +143,7 @@ def test_reused_elements_are_sent_with_their_original_content(broker: EmbeddedBr
             value[0], mapping["value"] = i, bytes([i])
             yield from (value, (b"k", value), mapping)
 
-    broker.create_topic("again", 1)
-    list(produce_partitions("again", bootstrap_servers=broker.bootstrap_servers)(elements()))
+    list(creating(broker, "again")(elements()))
     found = read_all(broker.bootstrap_servers, "again", 60)
     assert [r.value for r in found] == [bytes([i]) for i in range(20) for _ in range(3)]
 
@@ -243,9 +245,7 @@ def test_a_row_without_a_value_is_not_a_tombstone(broker: EmbeddedBroker) -> Non
 def test_the_error_of_an_invalid_record_names_its_topic(
     broker: EmbeddedBroker, name: str, element: Any, cause: type[Exception]
 ) -> None:
-    topic = f"unmade-{name}"
-    broker.create_topic(topic, 1)
-    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, topic := f"unmade-{name}")
     with pytest.raises(RowsFailedError, match=f"topic '{topic}': {cause.__name__}: ") as raised:
         list(produce(iter([element])))
     assert isinstance(raised.value.cause, cause)
@@ -253,9 +253,7 @@ def test_the_error_of_an_invalid_record_names_its_topic(
 
 @pytest.mark.parametrize("name", ["mapping", "pair"])
 def test_the_error_of_a_failed_record_names_its_partition(broker: EmbeddedBroker, name: str) -> None:
-    topic = f"placed-{name}"
-    broker.create_topic(topic, 2)
-    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, topic := f"placed-{name}", 2)
     broker.fail_next(PRODUCE, TOPIC_AUTHORIZATION_FAILED)
     key = next(key for key in map(str, range(9)) if partition_for_key("murmur2", key.encode(), 2) == 1)
     with pytest.raises(RowsFailedError, match=f"topic '{topic}', partition 1: .*TopicAuthorization"):
@@ -263,8 +261,7 @@ def test_the_error_of_a_failed_record_names_its_partition(broker: EmbeddedBroker
 
 
 def test_a_failed_record_is_reported_while_no_more_elements_arrive(broker: EmbeddedBroker) -> None:
-    broker.create_topic("slow", 1)
-    produce = produce_partitions("slow", bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
+    produce = creating(broker, "slow", linger_ms=0)
     taken = []
 
     def elements() -> Iterator[Any]:
@@ -284,14 +281,7 @@ def test_closing_the_generator_raises_the_error_of_the_other_records(
 ) -> None:
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 2)
     topic = f"few-{name}"
-    broker.create_topic(topic, 1)
-    produce = produce_partitions(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        batch_size=200,
-        linger_ms=0,
-        max_in_flight_requests_per_connection=1,
-    )
+    produce = creating(broker, topic, batch_size=200, linger_ms=0, max_in_flight_requests_per_connection=1)
     broker.fail_next(PRODUCE, 0, TOPIC_AUTHORIZATION_FAILED)
     make = list if name == "lists" else tuple
     told: Any = produce(make((b"k", b"%d" % n * 150)) for n in range(6))
@@ -321,8 +311,7 @@ def test_timestamps_are_rounded_down_to_milliseconds(
 
 
 def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) -> None:
-    broker.create_topic("failing", 1)
-    produce = produce_partitions("failing", bootstrap_servers=broker.bootstrap_servers, max_request_size=1000)
+    produce = creating(broker, "failing", max_request_size=1000)
     told = produce(iter([b"fine", b"x" * 2000, b"after it"]))
     with pytest.raises(RowsFailedError, match="topic 'failing': RecordTooLargeError"):
         list(told)
@@ -353,8 +342,7 @@ def test_a_row_in_place_of_a_partition_is_an_error_in_the_call(row: Any, results
 
 
 def test_without_results_all_is_written_though_nobody_iterates(broker: EmbeddedBroker) -> None:
-    broker.create_topic("dropped", 1)
-    produce = produce_partitions("dropped", results=False, bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, "dropped", results=False)
     produce(iter([b"1", b"2"]))
     assert [r.value for r in read_all(broker.bootstrap_servers, "dropped", 2)] == [b"1", b"2"]
 
@@ -362,8 +350,7 @@ def test_without_results_all_is_written_though_nobody_iterates(broker: EmbeddedB
 def test_a_function_sent_by_spark_connect_writes_all_though_nobody_iterates(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.create_topic("connect", 1)
-    made = produce_partitions("connect", bootstrap_servers=broker.bootstrap_servers, max_request_size=1000)
+    made = creating(broker, "connect", max_request_size=1000)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyspark.sql.utils", SimpleNamespace(is_remote=lambda: True))
         pickled = pickle.dumps(made)
@@ -389,8 +376,7 @@ def test_results_that_nobody_takes_are_logged_as_not_written(caplog: pytest.LogC
 @pytest.mark.parametrize("kind", [bytes, dict])
 def test_without_results_nothing_is_yielded(broker: EmbeddedBroker, kind: type) -> None:
     topic = f"without-results-{kind.__name__}"
-    broker.create_topic(topic, 1)
-    produce = produce_partitions(topic, results=False, bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, topic, results=False)
     values = [b"%d" % number for number in range(2000)]
     assert list(produce(iter(values if kind is bytes else [{"value": value} for value in values]))) == []
     assert [r.value for r in read_all(broker.bootstrap_servers, topic, 2000)] == values
@@ -401,11 +387,10 @@ def test_records_before_a_refused_one_are_yielded(
     broker: EmbeddedBroker, together: list[int], results: bool
 ) -> None:
     topic = f"refusing-{results}"
-    broker.create_topic(topic, 1)
-    produce = produce_partitions(
+    produce = creating(
+        broker,
         topic,
         results=results,
-        bootstrap_servers=broker.bootstrap_servers,
         # One request per record, one after the other.
         batch_size=200,
         linger_ms=0,
@@ -431,7 +416,6 @@ def test_rows_that_do_not_fit_together_are_sent_one_by_one(broker: EmbeddedBroke
 def test_rows_of_which_some_were_accepted_are_not_sent_again(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.create_topic("midway", 1)
     send_many = KafkaProducer.send_many
 
     def interrupted(producer: KafkaProducer, topic: str, values: Any, *rest: Any, **options: Any) -> Any:
@@ -442,7 +426,7 @@ def test_rows_of_which_some_were_accepted_are_not_sent_again(
         raise error
 
     monkeypatch.setattr(KafkaProducer, "send_many", interrupted)
-    produce = produce_partitions("midway", bootstrap_servers=broker.bootstrap_servers)
+    produce = creating(broker, "midway")
     with pytest.raises(RowsFailedError, match="topic 'midway': ValueError: meanwhile"):
         list(produce(iter([b"1", b"2", b"3"])))
     close_all()
@@ -455,9 +439,8 @@ def test_elements_are_taken_no_faster_than_outcomes(
 ) -> None:
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 20)
     monkeypatch.setattr("cyproducer.spark.rows.CHUNK", 5)
-    broker.create_topic("window", 1)
     # Linger long enough for twenty elements to be taken before the first outcome.
-    produce = produce_partitions("window", bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
+    produce = creating(broker, "window", linger_ms=20)
     taken = 0
 
     def elements() -> Iterator[bytes]:
