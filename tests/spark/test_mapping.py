@@ -9,6 +9,7 @@ from cyproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from cyproducer.spark import mapping, produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
+from tests.spark.writing import values
 from tools.harness.rig import Rig
 
 INVALID_TOPIC = 17
@@ -23,10 +24,6 @@ def _topic(broker: EmbeddedBroker) -> None:
 def told(broker: EmbeddedBroker, topic: str, *batches: pa.RecordBatch, **config: Any) -> list[dict[str, Any]]:
     produce = produce_arrow(topic, bootstrap_servers=broker.bootstrap_servers, **config)
     return [row for batch in produce(iter(batches)) for row in batch.to_pylist()]
-
-
-def values(*given: bytes | None) -> pa.RecordBatch:
-    return pa.record_batch({"value": pa.array(given, pa.binary())})
 
 
 def test_each_row_has_its_partition_and_offset_or_its_error(broker: EmbeddedBroker) -> None:

@@ -24,6 +24,7 @@ from tests.scripted.scripted_broker import ScriptedCluster
 from tests.scripted.scripted_sasl import SaslServer
 from tests.spark import fake_pyspark as spark
 from tests.spark.fake_pyspark import fake_pyspark, headers_of, schema, source_module
+from tests.spark.writing import values
 
 VALUES = schema(value=spark.BinaryType())
 SUMMARIES: list[WriteSummary] = []
@@ -67,10 +68,6 @@ def options(broker: EmbeddedBroker | None = None, **more: str) -> dict[str, str]
         more = {"checkOnDriver": "false", **more}
     servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
     return {"kafka.bootstrap.servers": servers, "topic": "t", **more}
-
-
-def values(*given: bytes) -> pa.RecordBatch:
-    return pa.record_batch({"value": pa.array(given, pa.binary())})
 
 
 def travelled(writer: Any) -> Any:
