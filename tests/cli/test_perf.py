@@ -36,6 +36,11 @@ LINE = re.compile(
 PERCENTILES = re.compile(r", ([\d.]+) ms 50th, ([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99\.9th\.$")
 
 
+def run(records: int, *more: str, size: int = 1) -> int:
+    """Sends as many records of this size; returns the exit code."""
+    return main([*REQUIRED, "--num-records", f"{records}", "--record-size", f"{size}", *more])
+
+
 @pytest.mark.parametrize("ns", [0, 1, 127, 128, 1000, 1_234_567, 10**9, 3 * 10**11])
 def test_a_percentile_is_within_one_percent(ns: int) -> None:
     times = Latencies()
@@ -206,7 +211,7 @@ def quick(fake: type[Producer], monkeypatch: pytest.MonkeyPatch) -> type[Produce
 def test_options_become_the_producers_settings(quick: type[Producer]) -> None:
     more = ["--producer-props", "acks=1", "linger.ms=5", "-X", "client.id=me", "--acks", "all"]
 
-    assert main([*REQUIRED, "--num-records", "1", "--record-size", "1", *more]) == 0
+    assert run(1, *more) == 0
 
     assert quick.made[0].settings == {
         "bootstrap_servers": "broker:9092",
@@ -217,9 +222,8 @@ def test_options_become_the_producers_settings(quick: type[Producer]) -> None:
 
 
 def test_records_are_sent_in_blocks_of_limited_size(quick: type[Producer]) -> None:
-    arguments = ["--num-records", "2500", "--record-size", "10", "--throughput", "-1"]
-    assert main([*REQUIRED, *arguments]) == 0
-    assert main([*REQUIRED, "--num-records", "10", "--record-size", "20000"]) == 0
+    assert run(2500, "--throughput", "-1", size=10) == 0
+    assert run(10, size=20000) == 0
 
     assert quick.made[0].calls == [1000, 1000, 500]
     assert quick.made[1].calls == [3, 3, 3, 1]
@@ -260,8 +264,7 @@ def test_lines_are_printed_while_records_are_sent_and_awaited(
     quick.on_record = staticmethod(on_record)
     quick.on_flush = staticmethod(on_flush)
 
-    arguments = ["--num-records", "5000", "--record-size", "1", "--reporting-interval", "1000"]
-    assert main([*REQUIRED, *arguments]) == 0
+    assert run(5000, "--reporting-interval", "1000") == 0
 
     *lines, summary = capsys.readouterr().out.splitlines()
     assert [numbers(line)[0] for line in lines] == [2000, 2000, 1000, 0]
@@ -286,11 +289,11 @@ def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.Mon
     monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
     quick.on_record = staticmethod(on_record)
 
-    assert main([*REQUIRED, "--num-records", "20", "--record-size", "1", "--throughput", "10"]) == 0
+    assert run(20, "--throughput", "10") == 0
     first = [*sent_at]
     sent_at.clear()
     began_s = now_s[0]
-    assert main([*REQUIRED, "--num-records", "3", "--record-size", "1", "--throughput", "2"]) == 0
+    assert run(3, "--throughput", "2") == 0
 
     assert sum(count for _, count in first) == 20
     total = 0
@@ -312,7 +315,7 @@ def test_an_error_that_would_affect_every_record_ends_the_run(
 
     monkeypatch.setattr(quick, "send_many", full)
 
-    assert main([*REQUIRED, "--num-records", "10", "--record-size", "1"]) == 1
+    assert run(10) == 1
 
     told = capsys.readouterr()
     assert told.out.startswith("2 records sent, ")
@@ -326,17 +329,16 @@ def test_an_error_that_would_affect_every_record_ends_the_run(
 def test_failed_records_are_told(quick: type[Producer], capsys: Capture) -> None:
     quick.on_record = staticmethod(lambda record: Future(exception=KafkaTimeoutError("late")))
 
-    assert main([*REQUIRED, "--num-records", "10", "--record-size", "1"]) == 1
+    assert run(10) == 1
 
     told = capsys.readouterr()
     assert told.out.startswith("0 records sent, ")
     assert "cyproducer: 10 records failed, 0 were not accepted\n" in told.err
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_with_a_summary(
-    number: signal.Signals, status: int, quick: type[Producer], capsys: Capture
-) -> None:
+def interrupt(quick: type[Producer], number: signal.Signals) -> None:
+    """Makes the second call of ``send_many()`` end with a signal."""
+
     def interrupted(record: dict[str, Any]) -> Future:
         if len(quick.made[0].calls) == 2:
             os.kill(os.getpid(), number)
@@ -345,7 +347,14 @@ def test_a_signal_ends_the_run_with_a_summary(
 
     quick.on_record = staticmethod(interrupted)
 
-    assert main([*REQUIRED, "--num-records", "5000", "--record-size", "1"]) == status
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_with_a_summary(
+    number: signal.Signals, status: int, quick: type[Producer], capsys: Capture
+) -> None:
+    interrupt(quick, number)
+
+    assert run(5000) == status
 
     told = capsys.readouterr()
     assert told.out.startswith("1000 records sent, ")
@@ -365,7 +374,7 @@ def test_records_without_an_outcome_after_a_signal(
     monkeypatch.setattr(Acknowledged, "add_both", lambda *_: None)
     quick.on_flush = staticmethod(flush)
 
-    assert main([*REQUIRED, "--num-records", "10", "--record-size", "1"]) == 143
+    assert run(10) == 143
 
     assert quick.made[0].closed_with == 0
     assert "0 records failed, 0 were not accepted, 10 had no outcome in time" in capsys.readouterr().err
@@ -406,8 +415,7 @@ def timed(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> list[float]
 def test_transactions_are_committed_when_their_time_is_over_and_at_the_end(
     timed: list[float], quick: type[Producer], capsys: Capture
 ) -> None:
-    arguments = ["--num-records", "4500", "--record-size", "1", "--transactional-id", "mine"]
-    assert main([*REQUIRED, *arguments, "--transaction-duration-ms", "500"]) == 0
+    assert run(4500, "--transactional-id", "mine", "--transaction-duration-ms", "500") == 0
 
     assert quick.made[0].settings["transactional_id"] == "mine"
     assert quick.made[0].steps == [
@@ -434,7 +442,7 @@ def test_transactions_are_committed_when_their_time_is_over_and_at_the_end(
 def test_what_makes_transactions(
     options: list[str], name: str, duration_s: float, timed: list[float], quick: type[Producer]
 ) -> None:
-    assert main([*REQUIRED, "--num-records", "20000", "--record-size", "1", *options]) == 0
+    assert run(20000, *options) == 0
 
     assert re.fullmatch(name, quick.made[0].settings["transactional_id"])
     calls = quick.made[0].steps[: quick.made[0].steps.index("commit")].count("send 1000")
@@ -449,9 +457,8 @@ def test_a_transaction_is_committed_while_no_record_is_due(
         timed[0] += max(seconds, 0.01)
 
     monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
-    arguments = ["--num-records", "2", "--record-size", "1", "--throughput", "0.1"]
 
-    assert main([*REQUIRED, *arguments, "--transaction-duration-ms", "1000"]) == 0
+    assert run(2, "--throughput", "0.1", "--transaction-duration-ms", "1000") == 0
 
     # None is empty.
     assert quick.made[0].steps == ["init", *["begin", "send 1", "commit"] * 2]
@@ -465,9 +472,8 @@ def test_a_commit_that_is_refused_ends_the_run(
             raise TransactionFailedError("open for too long")
 
     quick.on_commit = staticmethod(on_commit)
-    arguments = ["--num-records", "9000", "--record-size", "1", "--transaction-duration-ms", "500"]
 
-    assert main([*REQUIRED, *arguments]) == 1
+    assert run(9000, "--transaction-duration-ms", "500") == 1
 
     assert quick.made[0].steps[-2:] == ["commit", "abort"]
     told = capsys.readouterr()
@@ -486,9 +492,8 @@ def test_the_last_commit_counts_for_the_exit_code(
         raise ProducerFencedError("another producer")
 
     quick.on_commit = staticmethod(on_commit)
-    arguments = ["--num-records", "9", "--record-size", "1", "--transactional-id", "mine"]
 
-    assert main([*REQUIRED, *arguments]) == 1
+    assert run(9, "--transactional-id", "mine") == 1
 
     # It waits for nothing more: that could take minutes.
     assert quick.made[0].flushed == []
@@ -506,9 +511,8 @@ def test_a_producer_that_was_fenced_between_two_transactions(
         begin(self)
 
     monkeypatch.setattr(quick, "begin_transaction", fenced)
-    arguments = ["--num-records", "9000", "--record-size", "1", "--transaction-duration-ms", "500"]
 
-    assert main([*REQUIRED, *arguments]) == 1
+    assert run(9000, "--transaction-duration-ms", "500") == 1
 
     told = capsys.readouterr()
     assert transactions_of(told.out)[0] == "1"
@@ -517,16 +521,9 @@ def test_a_producer_that_was_fenced_between_two_transactions(
 
 
 def test_a_signal_commits_what_was_sent(quick: type[Producer], capsys: Capture) -> None:
-    def interrupted(record: dict[str, Any]) -> Future:
-        if len(quick.made[0].calls) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise AssertionError("the signal did not interrupt")
-        return Future()
+    interrupt(quick, signal.SIGTERM)
 
-    quick.on_record = staticmethod(interrupted)
-    arguments = ["--num-records", "5000", "--record-size", "1", "--transactional-id", "mine"]
-
-    assert main([*REQUIRED, *arguments]) == 143
+    assert run(5000, "--transactional-id", "mine") == 143
 
     assert quick.made[0].steps == ["init", "begin", "commit"]
     assert transactions_of(capsys.readouterr().out)[0] == "1"
