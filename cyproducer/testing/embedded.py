@@ -310,7 +310,7 @@ class EmbeddedBroker:
             EmbeddedBrokerError: There is no such request, or the broker is not running.
         """
         for code in error_codes:
-            self._fault("fail", api_key, code, 1)
+            self._call("add_fault", "fail", api_key, code, 1)
 
     def fail(
         self,
@@ -337,10 +337,7 @@ class EmbeddedBroker:
             ValueError: A name is unknown, the class has no error code, or ``times`` is 0.
             EmbeddedBrokerError: The broker is not running.
         """
-        key = _api_key(request)
-        _check_times(times)
-        code = _error_code(error)
-        self._fault("fail", key, code, times, broker_id, topic, partition)
+        self._fault("fail", request, times, _error_code(error), broker_id, topic, partition)
 
     def cut(
         self, request: str, times: int = 1, *, handled: bool = False, broker_id: int | None = None
@@ -358,9 +355,7 @@ class EmbeddedBroker:
             ValueError: The name is unknown, or ``times`` is 0.
             EmbeddedBrokerError: The broker is not running.
         """
-        key = _api_key(request)
-        _check_times(times)
-        self._fault("cut after" if handled else "cut before", key, 1, times, broker_id)
+        self._fault("cut after" if handled else "cut before", request, times, 1, broker_id)
 
     def throttle(self, request: str, throttle_ms: int, times: int = 1) -> None:
         """Throttle a client's next requests of one kind, each for ``throttle_ms`` milliseconds (KIP-219).
@@ -369,11 +364,9 @@ class EmbeddedBroker:
             ValueError: The name is unknown, or a number is not positive.
             EmbeddedBrokerError: The broker is not running.
         """
-        key = _api_key(request)
-        _check_times(times)
         if throttle_ms < 1:
             raise ValueError(f"throttle_ms={throttle_ms}: must be at least 1")
-        self._fault("throttle", key, throttle_ms, times)
+        self._fault("throttle", request, times, throttle_ms)
 
     def clear_faults(self) -> None:
         """Undo `fail_next`, `fail`, `cut`, `throttle` and `delay`, if they still apply."""
@@ -530,17 +523,16 @@ class EmbeddedBroker:
         if not 1 <= broker_id <= self._brokers:
             raise ValueError(f"broker_id={broker_id}: must be 1 to {self._brokers}")
 
-    def _fault(
-        self,
-        kind: str,
-        api_key: int,
-        value: int,
-        times: int,
-        broker_id: int | None = None,
-        topic: str | None = None,
-        partition: int | None = None,
-    ) -> None:
-        self._call("add_fault", kind, api_key, value, times, broker_id, topic, partition)
+    def _fault(self, kind: str, request: str, times: int, value: int, *where: int | str | None) -> None:
+        """Sets a fault. ``where``: broker, topic and partition; all of them if they are missing."""
+        from cyproducer.testing.broker.cluster import HANDLERS
+
+        keys = {api.name: api.key for api in HANDLERS}
+        if request not in keys:
+            raise ValueError(f"request={request!r}: must be one of {', '.join(keys)}")
+        if times < 1 and times != _ALWAYS:
+            raise ValueError(f"times={times}: must be at least 1, or -1 for all")
+        self._call("add_fault", kind, keys[request], value, times, *where)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Calls a function of ``control`` on the thread or in the process where the cluster runs."""
@@ -590,20 +582,6 @@ def _authentication(
         "validator": validator,
         "session_ms": session_ms,
     }
-
-
-def _api_key(request: str) -> int:
-    from cyproducer.testing.broker.cluster import HANDLERS
-
-    keys = {api.name: api.key for api in HANDLERS}
-    if request not in keys:
-        raise ValueError(f"request={request!r}: must be one of {', '.join(keys)}")
-    return keys[request]
-
-
-def _check_times(times: int) -> None:
-    if times < 1 and times != _ALWAYS:
-        raise ValueError(f"times={times}: must be at least 1, or -1 for all")
 
 
 def _error_code(error: str | type[BrokerResponseError]) -> int:

@@ -4,7 +4,7 @@ Owns the SASL requests, the principal of a connection, the end of its session, a
 not own the messages of the mechanisms (``authentication``) or TLS (``tls``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
@@ -201,14 +201,6 @@ def _authenticated(code: int, text: str | None, answer: bytes = b"", session_ms:
     return SASL_AUTHENTICATE.response(code, text, answer, session_ms)
 
 
-def handshake(call: "Call") -> Any:
-    return call.cluster.access.handshake(call)
-
-
-def authenticate(call: "Call") -> Any:
-    return call.cluster.access.authenticate(call)
-
-
 _SHORT: Final = {
     "commonName": "CN",
     "organizationName": "O",
@@ -217,4 +209,7 @@ _SHORT: Final = {
     "stateOrProvinceName": "ST",
     "countryName": "C",
 }
-HANDLERS: Final = {SASL_HANDSHAKE: handshake, SASL_AUTHENTICATE: authenticate}
+HANDLERS: Final[Mapping[Any, Callable[["Call"], Any]]] = {
+    SASL_HANDSHAKE: lambda call: call.cluster.access.handshake(call),
+    SASL_AUTHENTICATE: lambda call: call.cluster.access.authenticate(call),
+}

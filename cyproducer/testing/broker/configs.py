@@ -1,7 +1,6 @@
 """Configurations of topics and brokers in an embedded cluster.
 
 Owns names, types, defaults and values. These configurations change the behavior of a broker:
-Owns names, types, defaults and values. These configurations change the behavior of a broker:
 ``cleanup.policy`` (a compacted topic takes no record without a key, and only ``delete`` deletes old records),
 ``compression.type`` and the levels of codecs, ``max.message.bytes``, ``message.timestamp.type`` and its
 limits, ``min.insync.replicas``, ``retention.bytes``, ``retention.ms``. The others can only be set and

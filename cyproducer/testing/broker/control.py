@@ -155,16 +155,16 @@ def _node(cluster: "EmbeddedCluster", number: int, what: str) -> "Node":
 def add_fault(
     cluster: "EmbeddedCluster",
     kind: str,
-    api_key: int | None,
+    api_key: int,
     value: int,
     times: int,
-    node: int | None,
-    topic: str | None,
-    partition: int | None,
+    node: int | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
 ) -> None:
     assert kind in (faults.FAIL, faults.CUT_BEFORE, faults.CUT_AFTER, faults.THROTTLE)
-    api = None if api_key is None else cluster.apis.get(api_key)
-    if api_key is not None and api is None:
+    api = cluster.apis.get(api_key)
+    if api is None:
         raise Refused(f"requests with API key {api_key} cannot fail: the embedded broker has no such request")
     cluster.faults.add(Rule(kind, api, value, times, node, topic, partition))
 

@@ -24,7 +24,7 @@ class Rule:
     def __init__(
         self,
         kind: str,
-        api: Api | None,
+        api: Api,
         value: int = 0,
         times: int = 1,
         node: int | None = None,
@@ -41,7 +41,7 @@ class Rule:
         self.partition = partition
 
     def concerns(self, call: "Call") -> bool:
-        return (self.api is None or self.api is call.api) and self.node in (None, call.node.id)
+        return self.api is call.api and self.node in (None, call.node.id)
 
 
 class Faults:

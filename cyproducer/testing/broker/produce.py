@@ -101,7 +101,7 @@ class Answer:
                 # With acks=0, there is no other way to report the error.
                 call.hang_up()
             else:
-                call.silence()
+                call.answer(None)
             return
         topics = []
         for topic in call.request.topic_data:

@@ -134,16 +134,10 @@ class Call:
         return self.cluster.access.allows(self.principal, operation, kind, name)
 
     def answer(self, response: Any) -> None:
-        """Sends the response. Only the first call has an effect."""
+        """Sends the response; None: the request ends without one. Only the first call has an effect."""
         if not self.is_over:
             self.is_over = True
             self.connection.respond(self, response)
-
-    def silence(self) -> None:
-        """Ends the request without a response."""
-        if not self.is_over:
-            self.is_over = True
-            self.connection.respond(self, None)
 
     def hang_up(self) -> None:
         """Closes the connection at once, without a response."""

@@ -98,19 +98,20 @@ def context(certificate: str, key: str, client_authority: str | None) -> ssl.SSL
     return made
 
 
-class TlsConnection(Protocol):
-    """The server's end of a TLS connection. ``inner`` is connected once the handshake is done."""
+class TlsConnection(Protocol, Transport):
+    """The server's end of a TLS connection: the protocol of the socket below, and the transport of ``inner``,
+    which is connected once the handshake is done."""
 
     def __init__(self, context: ssl.SSLContext, inner: Protocol) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._inner = inner
-        self._transport: Transport | None = None
+        self._below = Transport()
         self._is_open = False
 
     def connection_made(self, transport: Transport) -> None:
-        self._transport = transport
+        self._below, self.peer = transport, transport.peer
 
     def data_received(self, data: bytes) -> None:
         self._incoming.write(data)
@@ -118,63 +119,41 @@ class TlsConnection(Protocol):
             if not self._is_open:
                 self._tls.do_handshake()
                 self._is_open = True
-                self._inner.connection_made(_TlsTransport(self))
+                self._inner.connection_made(self)
             while plain := self._tls.read(_CHUNK):
                 self._inner.data_received(plain)
         except ssl.SSLWantReadError:
-            self.flush()
+            self._flush()
         except ssl.SSLError:
             # Also the alert that says why.
-            self.flush()
-            self.transport.close()
+            self._flush()
+            self._below.close()
         else:
             # The client has ended the session.
-            self.transport.close()
+            self._below.close()
 
     def connection_lost(self) -> None:
         if self._is_open:
             self._inner.connection_lost()
 
-    @property
-    def transport(self) -> Transport:
-        assert self._transport is not None
-        return self._transport
-
     def write(self, data: bytes) -> None:
-        if not self.transport.is_closing:
+        if not self._below.is_closing:
             self._tls.write(data)
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         if data := self._outgoing.read():
-            self.transport.write(data)
+            self._below.write(data)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ends the session, and closes the connection once everything is sent."""
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()
-        self.flush()
-        self.transport.close()
+        self._flush()
+        self._below.close()
+
+    def abort(self) -> None:
+        self._below.abort()
 
     def peer_certificate(self) -> Mapping[str, Any] | None:
         return self._tls.getpeercert()
-
-
-class _TlsTransport(Transport):
-    """What a connection sees of its TLS."""
-
-    def __init__(self, tls: TlsConnection) -> None:
-        self.peer = tls.transport.peer
-        self._tls = tls
-
-    def write(self, data: bytes) -> None:
-        self._tls.write(data)
-
-    def close(self) -> None:
-        self._tls.end()
-
-    def abort(self) -> None:
-        self._tls.transport.abort()
-
-    def peer_certificate(self) -> Mapping[str, Any] | None:
-        return self._tls.peer_certificate()

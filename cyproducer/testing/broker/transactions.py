@@ -748,9 +748,6 @@ class Transactions:
         world.after(world.between(self.replication_ms), partition.sync, partition.epoch, entry.end)
         partition.wait_synced(entry.end, written)
 
-    def _can_come_back(self) -> bool:
-        return not self.world.over
-
     def _complete(self, txn: Transaction) -> None:
         assert txn.state is not None
         self._write(txn, self._completed(txn.state), lambda code: None)
