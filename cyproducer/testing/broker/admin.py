@@ -10,7 +10,7 @@ from cyproducer.errors.error_code import ErrorCode
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.testing.broker import configs
 from cyproducer.testing.broker.configs import Wrong
-from cyproducer.testing.broker.metadata import NO_OPERATIONS
+from cyproducer.testing.broker.metadata import NO_OPERATIONS, located
 from cyproducer.testing.broker.server import Call
 from cyproducer.testing.broker.transactions import FEATURE, TRANSACTION_LEVELS
 from cyproducer.wire.messages import (
@@ -179,25 +179,17 @@ def delete_records(call: Call) -> Any:
     request, response = call.request, DELETE_RECORDS.response
     topics = []
     for topic in request.topics:
-        found = call.cluster.topic(topic.name)
         parts = []
         for each in topic.partitions:
-            code, low = ErrorCode.NO_ERROR, -1
-            if not call.allowed("DELETE", "topic", topic.name):
-                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif fault := call.fault(topic.name, each.partition_index):
-                code = ErrorCode(fault)
-            elif found is None or not 0 <= each.partition_index < len(found.partitions):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code, low = 0, -1
+            partition = located(call, topic.name, each.partition_index, "DELETE")
+            if isinstance(partition, int):
+                code = partition
+            elif not -1 <= each.offset <= partition.synced:
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
             else:
-                partition = found.partitions[each.partition_index]
                 offset = partition.synced if each.offset == -1 else each.offset
-                if partition.leader != call.node.id:
-                    code = ErrorCode.NOT_LEADER_FOR_PARTITION
-                elif not 0 <= offset <= partition.synced:
-                    code = ErrorCode.OFFSET_OUT_OF_RANGE
-                else:
-                    low = call.cluster.delete_before(partition, offset)
+                low = call.cluster.delete_before(partition, offset)
             parts.append(response.DeleteRecordsPartitionResult(each.partition_index, low, code))
         topics.append(response.DeleteRecordsTopicResult(topic.name, parts))
     return response(0, topics)

@@ -90,7 +90,7 @@ class EmbeddedCluster:
         self.cluster_id = f"{self.world.random.getrandbits(128):032x}"[:22]
         self.default_partitions = partitions
         self.auto_create = auto_create
-        self.access = Access(**(authentication or {}))
+        self.access: Access = Access(**(authentication or {}))
         self.faults = Faults()
         self.configs = Configs(release)
         self.nodes = {

@@ -11,7 +11,8 @@ from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import batches
 from cyproducer.testing.broker.fetch_sessions import FIRST_EPOCH, NONE, Key
-from cyproducer.testing.broker.partitions import Entry, Partition, Topic
+from cyproducer.testing.broker.metadata import located
+from cyproducer.testing.broker.partitions import Entry, Partition
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -19,31 +20,6 @@ from cyproducer.wire.schema import NO_UUID
 
 READ_COMMITTED: Final = 1
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-
-
-def epoch_refusal(partition: Partition, epoch: int) -> int:
-    """Returns the error code if a client's leader epoch is not the current one (KIP-320), or NO_ERROR.
-
-    ``epoch`` is -1 if the client does not send one.
-    """
-    if epoch < 0 or epoch == partition.epoch:
-        return ErrorCode.NO_ERROR
-    return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-def located(call: Call, topic: Topic | None, key: str | bytes, index: int) -> Partition | int:
-    """Returns a partition that this node leads and the client is allowed to read, or an error code."""
-    if topic is None:
-        by_id = isinstance(key, bytes)
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not call.allowed("READ", "topic", topic.name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if code := call.fault(topic.name, index):
-        return code
-    if not 0 <= index < len(topic.partitions):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    partition = topic.partitions[index]
-    return partition if partition.leader == call.node.id else ErrorCode.NOT_LEADER_FOR_PARTITION
 
 
 # Fetch
@@ -71,7 +47,7 @@ class _Fetch:
         else:
             named = dict(self.session.partitions)
         for (name, index), each in named.items():
-            yield (name, index), each, located(call, call.cluster.topic(name), name, index)
+            yield (name, index), each, located(call, name, index, epoch=each.current_leader_epoch)
 
     def begin(self) -> None:
         if self.refusal:
@@ -138,15 +114,10 @@ class _Fetch:
         leader, snapshot = response.LeaderIdAndEpoch(), response.SnapshotId()
 
         def failed(code: int, high: int = -1, start: int = -1) -> tuple[bytes, Any]:
-            at = leader
-            if isinstance(partition, Partition) and code == ErrorCode.NOT_LEADER_FOR_PARTITION:
-                at = response.LeaderIdAndEpoch(partition.leader, partition.epoch)
-            return b"", make(each.partition, code, high, -1, start, nothing, at, snapshot, None, -1, b"")
+            return b"", make(each.partition, code, high, -1, start, nothing, leader, snapshot, None, -1, b"")
 
         if isinstance(partition, int):
             return failed(partition)
-        if code := epoch_refusal(partition, each.current_leader_epoch):
-            return failed(code)
         committed = self.call.request.isolation_level == READ_COMMITTED
         end, stable = partition.synced, partition.last_stable
         offset = each.fetch_offset
@@ -212,12 +183,9 @@ def list_offsets(call: Call) -> Any:
     committed = call.version >= 2 and request.isolation_level == READ_COMMITTED
     topics = []
     for topic in request.topics:
-        found = call.cluster.topic(topic.name)
         parts = []
         for each in topic.partitions:
-            partition = located(call, found, topic.name, each.partition_index)
-            if not isinstance(partition, int):
-                partition = epoch_refusal(partition, each.current_leader_epoch) or partition
+            partition = located(call, topic.name, each.partition_index, epoch=each.current_leader_epoch)
             if isinstance(partition, int):
                 parts.append(response.ListOffsetsPartitionResponse(each.partition_index, partition))
                 continue
@@ -276,12 +244,9 @@ def offset_for_leader_epoch(call: Call) -> Any:
     response = OFFSET_FOR_LEADER_EPOCH.response
     topics = []
     for topic in call.request.topics:
-        found = call.cluster.topic(topic.topic)
         parts = []
         for each in topic.partitions:
-            partition = located(call, found, topic.topic, each.partition)
-            if not isinstance(partition, int):
-                partition = epoch_refusal(partition, each.current_leader_epoch) or partition
+            partition = located(call, topic.topic, each.partition, epoch=each.current_leader_epoch)
             if isinstance(partition, int):
                 parts.append(response.EpochEndOffset(partition, each.partition))
                 continue

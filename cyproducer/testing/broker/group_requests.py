@@ -13,7 +13,7 @@ from cyproducer.testing.broker.base_group import STABLE, BaseGroup
 from cyproducer.testing.broker.group_offsets import Group, Offset
 from cyproducer.testing.broker.groups import DEAD, Join, Joined, Synced
 from cyproducer.testing.broker.homes import GROUP
-from cyproducer.testing.broker.metadata import NO_OPERATIONS
+from cyproducer.testing.broker.metadata import NO_OPERATIONS, place_refusal
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import Place
 from cyproducer.wire.messages import (
@@ -168,7 +168,7 @@ def offset_commit(call: Call) -> Any:
     for topic in request.topics:
         for each in topic.partitions:
             place, metadata = (topic.name, each.partition_index), each.committed_metadata or ""
-            code = refusal or _place_refusal(call, place)
+            code = refusal or place_refusal(call, "READ", *place)
             if not code and len(metadata) > most:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             codes[place] = code
@@ -224,18 +224,6 @@ def per_partition(
         )
         for each in request.topics
     ]
-
-
-def _place_refusal(call: Call, place: Place) -> int:
-    """Returns the error code if an offset of a partition cannot be committed, or NO_ERROR."""
-    name, index = place
-    if not call.allowed("READ", "topic", name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if code := call.fault(name, index):
-        return code
-    topic = call.cluster.topic(name)
-    known = topic is not None and 0 <= index < len(topic.partitions)
-    return ErrorCode.NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def offset_fetch(call: Call) -> Any:
@@ -308,7 +296,7 @@ def _offset(call: Call, log: Group | None, place: Place) -> tuple[int, int, int,
 def offset_delete(call: Call) -> Any:
     request, response = call.request, OFFSET_DELETE.response
     places = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    codes = {place: _place_refusal(call, place) for place in places}
+    codes = {place: place_refusal(call, "READ", *place) for place in places}
 
     def told(code: int, found: Mapping[Place, int]) -> None:
         codes.update(found)

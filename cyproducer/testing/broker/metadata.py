@@ -1,7 +1,7 @@
 """ApiVersions, Metadata and FindCoordinator of an embedded cluster.
 
 Owns the information that clients get about brokers, topics, leaders and coordinators, and creating topics on
-demand. Does not own the topics (``cluster``).
+demand. Also finds the partitions that other requests name. Does not own the topics (``cluster``).
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from cyproducer.wire.messages import API_VERSIONS, FIND_COORDINATOR, METADATA
 from cyproducer.wire.schema import NO_UUID
 
 if TYPE_CHECKING:
-    from cyproducer.testing.broker.partitions import Topic
+    from cyproducer.testing.broker.partitions import Partition, Topic
 
 NO_NODE: Final = -1
 NO_OPERATIONS: Final = -(2**31)
@@ -150,6 +150,42 @@ def _coordinator(call: Call, key: str) -> Any:
     if node is None:
         return make(key, NO_NODE, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
     return make(key, node.id, node.host, node.port, ErrorCode.NO_ERROR, None)
+
+
+# Partitions that other requests name
+
+
+def place_refusal(call: Call, operation: str, name: str, index: int) -> int:
+    """Returns the error code if the client may not do this with a partition, or there is none, or the test
+    wants an error; otherwise NO_ERROR."""
+    if not call.allowed(operation, "topic", name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if code := call.fault(name, index):
+        return code
+    topic = call.cluster.topic(name)
+    known = topic is not None and 0 <= index < len(topic.partitions)
+    return ErrorCode.NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def located(
+    call: Call, key: str | bytes, index: int, operation: str = "READ", epoch: int = -1
+) -> "Partition | int":
+    """Returns a partition that this node leads and the client may use, or an error code.
+
+    ``key``: the topic's name or id. ``epoch``: the client's leader epoch (KIP-320); -1 if it sends none.
+    """
+    topic = call.cluster.topic(key)
+    if topic is None and isinstance(key, bytes):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if code := place_refusal(call, operation, str(key) if topic is None else topic.name, index):
+        return code
+    assert topic is not None
+    partition = topic.partitions[index]
+    if partition.leader != call.node.id:
+        return ErrorCode.NOT_LEADER_FOR_PARTITION
+    if epoch < 0 or epoch == partition.epoch:
+        return partition
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 HANDLERS: Final = {API_VERSIONS: api_versions, METADATA: metadata, FIND_COORDINATOR: find_coordinator}

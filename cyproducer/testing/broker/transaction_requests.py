@@ -10,6 +10,7 @@ from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker import patterns
 from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
 from cyproducer.testing.broker.homes import ID
+from cyproducer.testing.broker.metadata import located, place_refusal
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import ONGOING, Place, State
 from cyproducer.testing.broker.world import NS_PER_MS
@@ -82,14 +83,6 @@ def init_producer_id(call: Call) -> Any:
     return LATER
 
 
-def _topic_refusal(call: Call, place: Place, operation: str) -> int:
-    if not call.allowed(operation, "topic", place[0]):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    topic = call.cluster.topic(place[0])
-    known = topic is not None and 0 <= place[1] < len(topic.partitions)
-    return ErrorCode.NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
 def add_partitions(call: Call) -> Any:
     request, response = call.request, ADD_PARTITIONS_TO_TXN.response
     places = [(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
@@ -114,7 +107,7 @@ def add_partitions(call: Call) -> Any:
     if code := _refusal(call, transactional_id):
         told(code)
         return LATER
-    codes = {place: _topic_refusal(call, place, "WRITE") for place in places}
+    codes = {place: place_refusal(call, "WRITE", *place) for place in places}
     if any(codes.values()):
         # No partition is added.
         answer({place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()})
@@ -190,10 +183,10 @@ def txn_offset_commit(call: Call) -> Any:
         if name is not None
         for each in topic.partitions
     }
-    codes = {place: _topic_refusal(call, place, "READ") for place in offsets}
+    codes = {place: place_refusal(call, "READ", *place) for place in offsets}
 
     def told(code: int) -> None:
-        final = {place: known or _sayable(call, code) for place, known in codes.items()}
+        final = {place: _sayable(call, known or code) for place, known in codes.items()}
         topics = []
         for topic, name in named:
             made = [
@@ -302,18 +295,11 @@ def describe_producers(call: Call) -> Any:
     response = DESCRIBE_PRODUCERS.response
     topics = []
     for topic in call.request.topics:
-        found = call.cluster.topic(topic.name)
         parts = []
         for index in topic.partition_indexes:
-            code = ErrorCode.NO_ERROR
-            if not call.allowed("READ", "topic", topic.name):
-                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif found is None or not 0 <= index < len(found.partitions):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif found.partitions[index].leader != call.node.id:
-                code = ErrorCode.NOT_LEADER_FOR_PARTITION
-            if code or found is None:
-                parts.append(response.PartitionResponse(index, code, None, []))
+            partition = located(call, topic.name, index)
+            if isinstance(partition, int):
+                parts.append(response.PartitionResponse(index, partition, None, []))
                 continue
             producers = [
                 response.ProducerState(
@@ -324,7 +310,7 @@ def describe_producers(call: Call) -> Any:
                     state.term,
                     -1 if state.started is None else state.started,
                 )
-                for producer_id, state in found.partitions[index].producers.items()
+                for producer_id, state in partition.producers.items()
             ]
             parts.append(response.PartitionResponse(index, ErrorCode.NO_ERROR, None, producers))
         topics.append(response.TopicResponse(topic.name, parts))
