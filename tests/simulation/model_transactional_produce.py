@@ -1,8 +1,8 @@
 """What a leader of the model does with a Produce request of a transaction before it appends (KIP-890).
 
-Owns the checks of the request as a whole, asking the coordinator, and the codes that leaders make of its
-answers. Does not own appending (``model_produce``), the log's rules (``testing/broker/partitions``) or the
-transactions (``testing/broker/transactions``).
+Owns the checks of the request as a whole, and asking the coordinator. Does not own appending
+(``model_produce``), the log's rules (``testing/broker/partitions``) or the transactions
+(``testing/broker/transactions``).
 
 From version 12 on a leader adds the partitions of a request that its log has no open transaction for; up to
 version 11 it only asks whether they are added. The connection's next request waits meanwhile. A transaction
@@ -16,10 +16,7 @@ from cyproducer.testing.broker.homes import (
     ID,
 )
 from cyproducer.testing.broker.partitions import Guard, Header, Partition
-from cyproducer.testing.broker.transactions import (
-    Place,
-    Transactions,
-)
+from cyproducer.testing.broker.transactions import ADDS_PARTITIONS, Place, Transactions, produce_code
 from tests.simulation.model_produce import (
     NOT_LEADER,
     UNKNOWN_TOPIC,
@@ -35,18 +32,6 @@ from tools.harness.reference_produce import ProduceRequest, Topic
 
 if TYPE_CHECKING:
     from tests.simulation.model_broker import Broker, Conversation
-
-ADDS_PARTITIONS = 12
-"""From this version on, Produce adds its partitions, and may answer CONCURRENT_TRANSACTIONS."""
-TELLS_ABORTABLE = 11
-"""From this version on, Produce may answer TRANSACTION_ABORTABLE."""
-NOT_ENOUGH_REPLICAS = 19
-UNREACHED = (
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 
 class Part(NamedTuple):
@@ -87,7 +72,7 @@ def answer_transactional_produce(
         if broker.life != life:
             return
         for part in parts:
-            code = _translated(codes.get(part.partition.place, 0), request.api_version)
+            code = produce_code(codes.get(part.partition.place, 0), request.api_version)
             if code:
                 answer.put(part.key, part.partition.index, code)
             else:
@@ -145,12 +130,3 @@ def _wrong(request: ProduceRequest, batch: Header) -> str:
     if request.acks != -1:
         return f"comes with acks={request.acks}"
     return "has no producer id" if batch.producer_id < 0 else ""
-
-
-def _translated(code: int, version: int) -> int:
-    """Returns the code that a version of Produce has for the coordinator's one."""
-    if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
-        return NOT_ENOUGH_REPLICAS
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    return code

@@ -30,7 +30,6 @@ from tests.simulation.model_transaction_requests import (
     OPERATION_NOT_ATTEMPTED,
     TOPIC_DENIED,
 )
-from tests.simulation.model_transactional_produce import NOT_ENOUGH_REPLICAS
 from tests.simulation.network import Network, Wire
 from tests.simulation.transaction_wire import (
     ADD_OFFSETS,
@@ -321,7 +320,7 @@ def test_an_unknown_producer_id_has_no_mapping(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "code"), [(12, ErrorCode.CONCURRENT_TRANSACTIONS), (11, NOT_ENOUGH_REPLICAS)]
+    ("version", "code"), [(12, ErrorCode.CONCURRENT_TRANSACTIONS), (11, ErrorCode.NOT_ENOUGH_REPLICAS)]
 )
 def test_while_markers_are_under_way(bench: Bench, version: int, code: int) -> None:
     identity = bench.started()

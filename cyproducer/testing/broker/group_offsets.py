@@ -19,10 +19,7 @@ from cyproducer.testing.broker.homes import (
     Homes,
     Told,
 )
-from cyproducer.testing.broker.transactions import (
-    Place,
-    Transactions,
-)
+from cyproducer.testing.broker.transactions import UNREACHED, Place, Transactions
 from cyproducer.testing.broker.world import World
 
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -30,12 +27,6 @@ ADDS_GROUP = 5
 """From this version on, TxnOffsetCommit adds the group to the transaction (KIP-890)."""
 TELLS_ABORTABLE = 4
 """From this version on, TxnOffsetCommit can return TRANSACTION_ABORTABLE."""
-UNREACHED = (
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 
 class Offset(NamedTuple):

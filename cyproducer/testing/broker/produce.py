@@ -17,24 +17,14 @@ from cyproducer.records.codecs import BY_NAME
 from cyproducer.testing.broker import batches, retention
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
-from cyproducer.testing.broker.transactions import Place
+from cyproducer.testing.broker.transactions import ADDS_PARTITIONS, Place, produce_code
 from cyproducer.testing.broker.world import NS_PER_MS
 from cyproducer.wire.messages import PRODUCE
 
 if TYPE_CHECKING:
     from cyproducer.testing.broker.cluster import EmbeddedCluster
 
-ADDS_PARTITIONS: Final = 12
-"""From this version on, Produce adds its partitions, and can return CONCURRENT_TRANSACTIONS."""
-HAS_ABORTABLE: Final = 11
-"""From this version on, Produce can return TRANSACTION_ABORTABLE."""
 NAMES_LEADER: Final = 10
-UNREACHED: Final = (
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 Key = tuple[str | bytes, int]
 """A topic, by name or by id as in the request, and a partition."""
@@ -264,7 +254,7 @@ def _in_transaction(call: Call, answer: Answer, parts: list[Part]) -> None:
 
     def told(codes: dict[Place, int]) -> None:
         for part in parts:
-            code = _translated(codes.get(part.partition.place, 0), call.version) or _moved(call, part)
+            code = produce_code(codes.get(part.partition.place, 0), call.version) or _moved(call, part)
             if code:
                 answer.put(part.key, code)
             else:
@@ -285,15 +275,6 @@ def _moved(call: Call, part: Part) -> int:
     if topic is None or topic.partitions[partition.index : partition.index + 1] != [partition]:
         return ErrorCode.UNKNOWN_TOPIC_ID if call.version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NO_ERROR if partition.leader == call.node.id else ErrorCode.NOT_LEADER_FOR_PARTITION
-
-
-def _translated(code: int, version: int) -> int:
-    """Returns the error code that a version of Produce uses for the coordinator's error code."""
-    if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
-        return ErrorCode.NOT_ENOUGH_REPLICAS
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < HAS_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    return code
 
 
 def _take(call: Call, answer: Answer, part: Part, guard: Guard | None) -> None:

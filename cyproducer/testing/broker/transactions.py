@@ -59,12 +59,33 @@ FENCING = 32767
 ADD_AGAIN_MS, ADD_LIMIT_MS = 20.0, 100.0
 """How often and for how long a leader tries to add a partition while the id is busy."""
 
+ADDS_PARTITIONS = 12
+"""From this version on, Produce adds its partitions, and can return CONCURRENT_TRANSACTIONS."""
+HAS_ABORTABLE = 11
+"""From this version on, Produce can return TRANSACTION_ABORTABLE."""
+UNREACHED = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""What a broker notices that does not reach the coordinator."""
+
 Place = tuple[str, int]
 """Topic and partition."""
 Identified = Callable[[int, int, int], None]
 """Called with an error code, a producer id and an epoch; -1, -1 with an error."""
 Told = Callable[[int], None]
 """Called with an error code."""
+
+
+def produce_code(code: int, version: int) -> int:
+    """Returns the error code that a version of Produce uses for the coordinator's error code."""
+    if code in UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDS_PARTITIONS):
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < HAS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
 
 
 class TransactionManners:
