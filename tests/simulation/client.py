@@ -4,14 +4,17 @@ Owns the wiring, sending records and recording their outcomes. Does not own the 
 Runs on one thread: the sender in ``step()``, callbacks between its steps.
 """
 
+import contextlib
 import logging
 import random
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from unittest import mock
 
 from cyproducer import errors
 from cyproducer._runtime import wire
+from cyproducer.base.user_thread import user_thread
 from cyproducer.clients.network_client import NetworkClient
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import PartitionerSpec, resolve_partitioner
@@ -59,6 +62,23 @@ class Complaints(logging.Handler):
         super().__init__(logging.DEBUG if world.tracing else logging.WARNING)
         self._world = world
         self.found: list[str] = []
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        """Collects what the product logs in this block."""
+        logger = logging.getLogger("cyproducer")
+        propagate, level = logger.propagate, logger.level
+        logger.propagate = False
+        logger.setLevel(self.level)
+        logger.addHandler(self)
+        try:
+            # A history has one thread: log lines are handled immediately.
+            with mock.patch.object(user_thread, "put_line", lambda job: job()):
+                yield
+        finally:
+            logger.removeHandler(self)
+            logger.propagate = propagate
+            logger.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:

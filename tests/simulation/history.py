@@ -33,16 +33,14 @@ class Event(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-@dataclass
-class History:
-    """Everything that is known about a history before it starts."""
+@dataclass(kw_only=True)
+class Circumstances:
+    """What is known about a history of any kind before it starts."""
 
     seed: int
     options: dict[str, Any]
     manners: Manners
     nodes: int
-    topics: dict[str, tuple[int, float]]
-    """The number of partitions of each topic, and when it is created."""
     events: list[Event] = field(default_factory=list)
     delay_ms: tuple[float, float] = (0.0, 0.0)
     splits: float = 0.0
@@ -52,10 +50,18 @@ class History:
     """How long brokers take to learn about a new leader."""
     heals_at_ms: float = 0.0
     """When all trouble ends; infinity if it never does."""
-    closes_at_ms: float | None = None
-    """When the client is closed, even with records in flight; None: when every record is done."""
     frozen: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of the times in which the client's process does not run."""
+
+
+@dataclass(kw_only=True)
+class History(Circumstances):
+    """A history of single records."""
+
+    topics: dict[str, tuple[int, float]]
+    """The number of partitions of each topic, and when it is created."""
+    closes_at_ms: float | None = None
+    """When the client is closed, even with records in flight; None: when every record is done."""
     sequences_left: int = 0
     """The sequences left before they wrap, after a partition's first batch is acknowledged; 0: 2**31."""
     sasl: SaslManners | None = None
@@ -255,27 +261,36 @@ def _add_trouble(rng: random.Random, history: History, length_ms: float) -> None
         at_ms, kind = rng.uniform(0, length_ms), rng.choice(kinds)
         node = rng.randint(1, history.nodes)
         span_ms = rng.choice((5.0, 50.0, 200.0, 500.0)) * rng.random()
-        if kind in ("cut", "swallow"):
-            for again in range(rng.choice((1, 1, 3))):
-                add(Event(at_ms + again * span_ms, kind, (node,)))
-        elif kind == "move":
-            add(Event(at_ms, "move", (rng.random(), node, rng.random() < 0.6)))
-            if rng.random() < 0.3:
-                add(Event(at_ms + span_ms, "move", (rng.random(), rng.randint(1, history.nodes), True)))
-        elif kind == "crash":
-            add(Event(at_ms, "crash", (node,)))
-            if rng.random() < 0.8:
-                add(Event(at_ms + span_ms * rng.random(), "fail_over", (node, rng.random() < 0.5)))
-            add(Event(at_ms + span_ms, "start", (node,)))
-        elif kind == "freeze":
-            history.frozen.append((at_ms, at_ms + span_ms))
-            add(Event(at_ms, "freeze", (span_ms,)))
-        elif kind == "wall":
+        if kind == "wall":
             add(Event(at_ms, "wall", (rng.choice((-3_600_000, -50, 50, 3_600_000)),)))
         elif kind == "grow":
             add(Event(at_ms, "grow", ()))
         else:
-            add(Event(at_ms, kind, (node, span_ms)))
+            add_broken(rng, history, at_ms, kind, node, span_ms)
+            if kind == "move" and rng.random() < 0.3:
+                add(Event(at_ms + span_ms, "move", (rng.random(), rng.randint(1, history.nodes), True)))
+
+
+def add_broken(
+    rng: random.Random, history: Circumstances, at_ms: float, kind: str, node: int, span_ms: float
+) -> None:
+    """Adds trouble that histories of any kind have: ``kind`` is a method of ``trouble.Trouble``."""
+    add = history.events.append
+    if kind in ("cut", "swallow"):
+        for again in range(rng.choice((1, 1, 3))):
+            add(Event(at_ms + again * span_ms, kind, (node,)))
+    elif kind == "move":
+        add(Event(at_ms, "move", (rng.random(), node, rng.random() < 0.6)))
+    elif kind == "crash":
+        add(Event(at_ms, "crash", (node,)))
+        if rng.random() < 0.8:
+            add(Event(at_ms + span_ms * rng.random(), "fail_over", (node, rng.random() < 0.5)))
+        add(Event(at_ms + span_ms, "start", (node,)))
+    elif kind == "freeze":
+        history.frozen.append((at_ms, at_ms + span_ms))
+        add(Event(at_ms, "freeze", (span_ms,)))
+    else:
+        add(Event(at_ms, kind, (node, span_ms)))
 
 
 def _add_authentication(rng: random.Random, history: History, length_ms: float) -> None:

@@ -4,24 +4,20 @@ Owns carrying out a history's events, and its end. Does not own the schedule (``
 (``check``).
 """
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable
-from unittest import mock
 
-from cyproducer.base.user_thread import user_thread
 from cyproducer.config import ProducerConfig
-from cyproducer.testing.broker.partitions import SEQUENCES, Cluster
+from cyproducer.testing.broker.partitions import SEQUENCES
 from tests.simulation.check import check
 from tests.simulation.client import Client, Sent
 from tests.simulation.credentials import Vault
 from tests.simulation.history import FORGETS_AFTER_MS, PASSWORD, History, history_of
 from tests.simulation.model_broker import Broker
 from tests.simulation.model_sasl import SaslGate
-from tests.simulation.network import Network
 from tests.simulation.trouble import Trouble
-from tests.simulation.world import NS_PER_MS, START_NS, World
+from tests.simulation.world import NS_PER_MS, START_NS
 
 LONGEST_MS = 200_000.0
 """No history may take longer."""
@@ -30,15 +26,11 @@ LONGEST_MS = 200_000.0
 class Simulation(Trouble):
     """One running history; its events are methods."""
 
+    history: History
+
     def __init__(self, history: History, trace: Callable[[str], None] | None = None) -> None:
-        self.history = history
-        self.lag_ms = history.lag_ms
-        world = self.world = World(history.seed, trace)
-        self.cluster = Cluster(world, history.nodes)
-        self.network = Network(world)
-        self.network.delay_ms = history.delay_ms
-        self.network.splits = history.splits
-        self.network.narrow = history.narrow
+        super().__init__(history, trace)
+        world = self.world
         self.gate = None if history.sasl is None else SaslGate(world, history.sasl)
         self.brokers = {
             node: Broker(node, self.cluster, self.network, history.manners, self.gate)
@@ -73,31 +65,19 @@ class Simulation(Trouble):
 
     def run(self) -> None:
         """Runs to the end, and beyond: brokers handle the requests they hold after the client is closed."""
-        logger = logging.getLogger("cyproducer")
-        propagate, level = logger.propagate, logger.level
-        logger.propagate = False
-        logger.setLevel(self.client.complaints.level)
-        logger.addHandler(self.client.complaints)
         try:
-            # A history has one thread: log lines are handled immediately.
-            with mock.patch.object(user_thread, "put_line", lambda job: job()):
+            with self.client.complaints.collected():
                 while not self.world.over:
                     self.client.step()
                 self.client.close()
                 self.network.pump()
                 self.world.run_out()
         finally:
-            logger.removeHandler(self.client.complaints)
-            logger.propagate = propagate
-            logger.setLevel(level)
             self.network.close()
 
     def _see_whether_done(self) -> None:
         if not self.sends_left and not self.client.open:
             self.end()
-
-    def end(self) -> None:
-        self.world.over = True
 
     # Events
 
@@ -172,15 +152,12 @@ class Simulation(Trouble):
             self.places_wound.add((topic, index))
 
     def heal(self) -> None:
-        """Ends all trouble."""
-        self.world.say("all trouble ends")
-        self.healed = True
-        self.history.manners.fault_rate = self.history.manners.id_fault_rate = 0.0
+        super().heal()
+        self.history.manners.id_fault_rate = 0.0
         self.vault.is_closed = False
         self.client.tasks.takes_ms = (0.0, 0.0)
         if self.gate is not None:
             self.gate.heal()
-        self.heal_cluster()
 
 
 def run_history(

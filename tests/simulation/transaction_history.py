@@ -13,7 +13,7 @@ from cyproducer.testing.broker.transactions import (
     TransactionManners,
 )
 from tests.scripted.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
-from tests.simulation.history import FAULTS_OF_ALL, Event, options_of
+from tests.simulation.history import FAULTS_OF_ALL, Circumstances, Event, add_broken, options_of
 from tests.simulation.model_broker import Manners
 from tests.simulation.model_produce import REJECTED
 from tests.simulation.transaction_program import Plan, Send, SendOffsets
@@ -53,15 +53,11 @@ RELEASES = {
 KNOW_LEVELS = ("4.0", "4.1")
 
 
-@dataclass
-class TransactionHistory:
-    """Everything that is known about a history before it starts."""
+@dataclass(kw_only=True)
+class TransactionHistory(Circumstances):
+    """A history of transactions."""
 
-    seed: int
-    options: dict[str, Any]
-    manners: Manners
     transactions: TransactionManners
-    nodes: int
     topics: dict[str, int]
     """The number of partitions of each topic."""
     plans: list[Plan]
@@ -72,14 +68,6 @@ class TransactionHistory:
     zombie_at_ms: float = NEVER_MS
     members: dict[str, str | None] = field(default_factory=dict)
     """Groups with members, and the static instance that the program is."""
-    events: list[Event] = field(default_factory=list)
-    delay_ms: tuple[float, float] = (0.0, 0.0)
-    splits: float = 0.0
-    narrow: bool = False
-    step_ms: float = 0.0
-    lag_ms: tuple[float, float] = (0.0, 0.0)
-    heals_at_ms: float = 0.0
-    frozen: list[tuple[float, float]] = field(default_factory=list)
     drops_refused: bool = False
     """Whether transactions go on without records that a broker refuses for their content."""
     races: bool = False
@@ -343,24 +331,11 @@ def _add_trouble(rng: random.Random, history: TransactionHistory, length_ms: flo
         at_ms, kind = rng.uniform(0, length_ms), rng.choice(kinds)
         node = rng.randint(1, history.nodes)
         span_ms = rng.choice((5.0, 50.0, 200.0, 500.0)) * rng.random()
-        if kind in ("cut", "swallow"):
-            for again in range(rng.choice((1, 1, 3))):
-                add(Event(at_ms + again * span_ms, kind, (node,)))
-        elif kind == "move":
-            add(Event(at_ms, "move", (rng.random(), node, rng.random() < 0.6)))
-        elif kind == "move_home":
+        if kind == "move_home":
             for again in range(rng.choice((1, 1, 3))):
                 add(
                     Event(at_ms + again * span_ms, "move_home", (rng.random(), rng.randint(1, history.nodes)))
                 )
-        elif kind == "crash":
-            add(Event(at_ms, "crash", (node,)))
-            if rng.random() < 0.8:
-                add(Event(at_ms + span_ms * rng.random(), "fail_over", (node, rng.random() < 0.5)))
-            add(Event(at_ms + span_ms, "start", (node,)))
-        elif kind == "freeze":
-            history.frozen.append((at_ms, at_ms + span_ms))
-            add(Event(at_ms, "freeze", (span_ms,)))
         elif kind == "kill":
             add(Event(at_ms, "kill", ()))
         elif kind == "deny":
@@ -377,7 +352,7 @@ def _add_trouble(rng: random.Random, history: TransactionHistory, length_ms: flo
         elif kind == "rebalance":
             add(Event(at_ms, "rebalance", (rng.choice(("generation", "member")),)))
         else:
-            add(Event(at_ms, kind, (node, span_ms)))
+            add_broken(rng, history, at_ms, kind, node, span_ms)
 
 
 def _add_levels(rng: random.Random, history: TransactionHistory, length_ms: float) -> None:

@@ -4,19 +4,14 @@ Owns carrying out a history's events, and its end. Does not own the schedule (``
 programs (``transaction_program``) or the checks (``transaction_check``).
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable
-from unittest import mock
 
-from cyproducer.base.user_thread import user_thread
 from cyproducer.testing.broker.group_offsets import Member, Offsets
 from cyproducer.testing.broker.homes import ID, Homes
-from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import Transactions
 from tests.simulation.client import Complaints, Sent
 from tests.simulation.model_broker import Broker
-from tests.simulation.network import Network
 from tests.simulation.processes import Processes
 from tests.simulation.transaction_check import check_transactions, dropped_of
 from tests.simulation.transaction_history import (
@@ -29,7 +24,7 @@ from tests.simulation.transaction_history import (
 from tests.simulation.transaction_program import Outcome, Plan, Program, TransactionalClient
 from tests.simulation.transaction_watch import Watch
 from tests.simulation.trouble import Trouble
-from tests.simulation.world import NS_PER_MS, START_NS, World
+from tests.simulation.world import NS_PER_MS, START_NS
 
 LONGEST_MS, LONGEST_HOPELESS_MS = 100_000.0, 5000.0
 """How long a history may go on after all trouble has ended: with timeouts that leave time for everything, and
@@ -41,16 +36,11 @@ MOST_CLIENTS = 100
 class TransactionSimulation(Trouble):
     """One running history; its events are methods."""
 
+    history: TransactionHistory
+
     def __init__(self, history: TransactionHistory, trace: Callable[[str], None] | None = None) -> None:
-        self.history = history
-        self.lag_ms = history.lag_ms
-        world = self.world = World(history.seed, trace)
-        self.cluster = Cluster(world, history.nodes)
-        self.network = Network(world)
-        self.network.delay_ms = history.delay_ms
-        self.network.splits = history.splits
-        self.network.narrow = history.narrow
-        manners = history.transactions
+        super().__init__(history, trace)
+        world, manners = self.world, history.transactions
         self.homes = Homes(world, self.cluster.nodes, manners.log_ms, manners.load_ms, manners.lag_ms)
         self.transactions = Transactions(
             world, self.cluster, self.homes, manners, history.manners.replication_ms
@@ -84,7 +74,6 @@ class TransactionSimulation(Trouble):
             self.program.last_tries = 5
         self.zombie = self._program("z", history.zombie_plans)
         self.zombie.replaces = history.races
-        self.healed = False
         #: It took longer than a history may take.
         self.too_long = False
 
@@ -149,14 +138,8 @@ class TransactionSimulation(Trouble):
         world.after(history.heals_at_ms + longest_ms, self._give_up)
         if history.zombie_at_ms < NEVER_MS:
             world.after(history.zombie_at_ms, self.zombie.start)
-        logger = logging.getLogger("cyproducer")
-        propagate, level = logger.propagate, logger.level
-        logger.propagate = False
-        logger.setLevel(self.complaints.level)
-        logger.addHandler(self.complaints)
         try:
-            # A history has one thread: log lines are handled immediately.
-            with mock.patch.object(user_thread, "put_line", lambda job: job()):
+            with self.complaints.collected():
                 self.program.start()
                 self.processes.run()
                 self._end_clients()
@@ -167,9 +150,6 @@ class TransactionSimulation(Trouble):
                 self.restart_wedged()
                 world.run_out()
         finally:
-            logger.removeHandler(self.complaints)
-            logger.propagate = propagate
-            logger.setLevel(level)
             for process in self.processes.processes:
                 process.end()
             self.network.close()
@@ -183,9 +163,6 @@ class TransactionSimulation(Trouble):
         if not self.world.over:
             self.too_long = self.history.must_commit
             self.end()
-
-    def end(self) -> None:
-        self.world.over = True
 
     # Events
 
@@ -250,13 +227,9 @@ class TransactionSimulation(Trouble):
                 self.homes.move(txn.home, self.world.random.choice(self.cluster.nodes))
 
     def heal(self) -> None:
-        """Ends all trouble."""
-        self.world.say("all trouble ends")
-        self.healed = True
-        self.history.manners.fault_rate = 0.0
+        super().heal()
         self.transactions.manners.fault_rate = 0.0
         self.transactions.denied.clear()
-        self.heal_cluster()
         self._find_homes()
         self._look_for_wedged()
 

@@ -1,23 +1,36 @@
 """The events of a history that have to do with the network and the brokers, whatever the clients do.
 
-Owns carrying them out. Does not own their schedule (``history``, ``transaction_history``).
+Owns carrying them out, the network and the logs. Does not own their schedule (``history``,
+``transaction_history``).
 """
 
+from collections.abc import Callable
+
 from cyproducer.testing.broker.partitions import Cluster
+from tests.simulation.history import Circumstances
 from tests.simulation.model_broker import Broker
 from tests.simulation.network import Network
 from tests.simulation.world import NS_PER_MS, World
 
 
 class Trouble:
-    """The events are methods; times are milliseconds."""
+    """A running history. The events are methods; times are milliseconds."""
 
-    world: World
-    network: Network
-    cluster: Cluster
     brokers: dict[int, Broker]
-    #: How long brokers take to learn about a new leader.
-    lag_ms: tuple[float, float]
+
+    def __init__(self, history: Circumstances, trace: Callable[[str], None] | None) -> None:
+        self.history = history
+        self.lag_ms = history.lag_ms
+        self.world = World(history.seed, trace)
+        self.cluster = Cluster(self.world, history.nodes)
+        self.network = Network(self.world)
+        self.network.delay_ms = history.delay_ms
+        self.network.splits = history.splits
+        self.network.narrow = history.narrow
+        self.healed = False
+
+    def end(self) -> None:
+        self.world.over = True
 
     def cut(self, node: int) -> None:
         for wire in self.network.wires_to(node):
@@ -62,8 +75,11 @@ class Trouble:
         self.world.say(f"broker {node} pauses for {span_ms:.0f} ms")
         self.brokers[node].paused_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
 
-    def heal_cluster(self) -> None:
-        """Ends all of this, except that clients have to detect connections that swallow everything."""
+    def heal(self) -> None:
+        """Ends all trouble, except that clients have to detect connections that swallow everything."""
+        self.world.say("all trouble ends")
+        self.healed = True
+        self.history.manners.fault_rate = 0.0
         self.network.refuses = 0.0
         for broker in self.brokers.values():
             broker.start()
