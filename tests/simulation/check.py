@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cyproducer.config import ProducerConfig
 from cyproducer.config.topic_options import finder, settings_of
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
-from cyproducer.testing.broker.partitions import Entry
 from tests.scripted.scripted_wire import PRODUCE
 from tests.simulation.check_sasl import check_sasl
 from tests.simulation.client import Sent
-from tests.simulation.history import PROBE
+from tests.simulation.history import PROBE, Circumstances
 from tests.simulation.model_produce import INVALID_RECORD, REJECTED
 from tests.simulation.world import NS_PER_MS, START_NS
 from tools.harness.reference_produce import decode_produce_request
@@ -63,11 +63,6 @@ def check(simulation: "Simulation") -> list[str]:
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
-def numbers_of(entry: Entry, records: list[Sent]) -> list[int]:
-    """Returns the record numbers of a batch in a log."""
-    return numbers_in(entry.data, records)
-
-
 def numbers_in(data: bytes, records: list[Sent]) -> list[int]:
     """Returns the record numbers of a batch, and checks that the values are those that were sent.
 
@@ -102,7 +97,7 @@ def _read_log(simulation: "Simulation") -> Log:
         found: list[tuple[int, int]] = []
         for entry in partition.entries:
             assert entry.offset == len(found)
-            for number in numbers_of(entry, simulation.client.records):
+            for number in numbers_in(entry.data, simulation.client.records):
                 sent = simulation.client.records[number]
                 assert sent.topic == partition.topic, f"record {number} is in topic {partition.topic}"
                 assert sent.partition in (None, partition.index), (
@@ -114,31 +109,35 @@ def _read_log(simulation: "Simulation") -> Log:
 
 
 def _outcomes(simulation: "Simulation") -> Iterator[str]:
-    options = simulation.client.config
     for sent in simulation.client.records:
-        if not sent.future.is_done:
-            yield f"record {sent.number} has no outcome"
-            continue
-        if sent.calls != 1:
-            yield f"the callback of record {sent.number} was called {sent.calls} times"
-        if sent.error is not None and not isinstance(sent.error, KafkaError):
-            yield f"record {sent.number} failed with {sent.error!r}"
-        if sent.error is not None and not isinstance(getattr(sent.error, "maybe_written", None), bool):
-            yield f"record {sent.number} failed with {sent.error!r}, which has no maybe_written"
-        if sent.by_close:
-            continue
-        limit_ms = options.delivery_timeout_ms + SLACK_MS + 2 * simulation.history.step_ms
-        if sent.parked:
-            limit_ms += options.max_block_ms
-        took_ms = (sent.done_ns - sent.sent_ns) / NS_PER_MS
-        begun_ms, done_ms = (sent.sent_ns - START_NS) / NS_PER_MS, (sent.done_ns - START_NS) / NS_PER_MS
-        for start, end in simulation.history.frozen:
-            limit_ms += max(0.0, min(end, done_ms) - max(start, begun_ms))
-        if took_ms > limit_ms:
-            yield (
-                f"record {sent.number} took {took_ms:.3f} ms; delivery_timeout_ms="
-                f"{options.delivery_timeout_ms}, {limit_ms:.3f} ms with all allowances"
-            )
+        yield from wrong_outcome(sent, simulation.client.config, simulation.history)
+
+
+def wrong_outcome(sent: Sent, options: ProducerConfig, history: Circumstances) -> Iterator[str]:
+    """Every record has one outcome, in time."""
+    if not sent.future.is_done:
+        yield f"record {sent.number} has no outcome"
+        return
+    if sent.calls != 1:
+        yield f"the callback of record {sent.number} was called {sent.calls} times"
+    if sent.error is not None and not isinstance(sent.error, KafkaError):
+        yield f"record {sent.number} failed with {sent.error!r}"
+    if sent.error is not None and not isinstance(getattr(sent.error, "maybe_written", None), bool):
+        yield f"record {sent.number} failed with {sent.error!r}, which has no maybe_written"
+    if sent.by_close:
+        return
+    limit_ms = options.delivery_timeout_ms + SLACK_MS + 2 * history.step_ms
+    if sent.parked:
+        limit_ms += options.max_block_ms
+    took_ms = (sent.done_ns - sent.sent_ns) / NS_PER_MS
+    begun_ms, done_ms = (sent.sent_ns - START_NS) / NS_PER_MS, (sent.done_ns - START_NS) / NS_PER_MS
+    for start, end in history.frozen:
+        limit_ms += max(0.0, min(end, done_ms) - max(start, begun_ms))
+    if took_ms > limit_ms:
+        yield (
+            f"record {sent.number} took {took_ms:.3f} ms; delivery_timeout_ms="
+            f"{options.delivery_timeout_ms}, {limit_ms:.3f} ms with all allowances"
+        )
 
 
 def _resources(simulation: "Simulation") -> Iterator[str]:
@@ -163,7 +162,7 @@ def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
     for partition in simulation.cluster.partitions():
         if _acks_of(simulation, partition.topic) != -1:
             for entry in partition.lost:
-                lost.update(numbers_of(entry, simulation.client.records))
+                lost.update(numbers_in(entry.data, simulation.client.records))
     in_log = {place: {number for _, number in found} for place, found in log.items()}
     for sent in simulation.client.records:
         if sent.metadata is None or _acks_of(simulation, sent.topic) == 0:
@@ -195,7 +194,7 @@ def _in_deleted(simulation: "Simulation") -> set[int]:
     for partition in simulation.cluster.deleted:
         may_lose = _acks_of(simulation, partition.topic) != -1
         for entry in partition.entries + partition.lost * may_lose:
-            numbers.update(numbers_of(entry, simulation.client.records))
+            numbers.update(numbers_in(entry.data, simulation.client.records))
     return numbers
 
 

@@ -100,18 +100,8 @@ class Bench:
         wire, conversation = self.conversations[node]
         wire.answers.clear()
         conversation.receive(frame_of(api, version, **values))
-        while not wire.answers:
-            assert self.world.next_ns is not None
-            self.world.move_to(self.world.next_ns)
-            self.world.run_due()
+        self.world.run_until(wire.answers)
         return read(api, version, wire.answers.pop())
-
-    def pass_ms(self, ms: float) -> None:
-        until_ns = self.world.now_ns + int(ms * NS_PER_MS)
-        while self.world.next_ns is not None and self.world.next_ns <= until_ns:
-            self.world.move_to(self.world.next_ns)
-            self.world.run_due()
-        self.world.move_to(until_ns)
 
     def init(self, version: int = 5, producer_id: int = -1, epoch: int = -1) -> Any:
         return self.asked(
@@ -251,7 +241,7 @@ def test_produce_12_adds_its_partitions(bench: Bench, version: int) -> None:
     assert bench.produce(version, {T0: batch(identity), U0: batch(identity)}) == [0, 0]
     assert bench.places() == {T0, U0}
     assert bench.end(identity, 5).error_code == 0
-    bench.pass_ms(1000)
+    bench.world.pass_ms(1000)
     assert (bench.visible(T0), bench.visible(U0)) == (1, 1)
 
 
@@ -337,16 +327,16 @@ def test_a_connections_next_request_waits_for_the_adding(bench: Bench) -> None:
     following = bench.end(identity, 5, commits=False)
     assert following.error_code == 0
     identity = (following.producer_id, following.producer_epoch)
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert bench.produce(12, {U0: batch(identity)}) == [0]
     following = bench.end(identity, 5)
     identity = (following.producer_id, following.producer_epoch)
     wire, conversation = bench.conversations[1]
     conversation.receive(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})))
     conversation.receive(frame_of(DESCRIBE, 0, transactional_ids=("x",)))
-    bench.pass_ms(99)
+    bench.world.pass_ms(99)
     assert wire.answers == []
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert len(wire.answers) == 2
 
 
@@ -355,7 +345,7 @@ def test_a_late_batch_belongs_to_the_ended_transaction(bench: Bench) -> None:
     assert bench.produce(12, {T0: batch(identity)}) == [0]
     assert bench.end(identity, 5).error_code == 0
     assert bench.produce(12, {T0: batch(identity, 1)}) == [0]
-    bench.pass_ms(1000)
+    bench.world.pass_ms(1000)
     assert bench.visible(T0) == 2
     assert bench.produce(12, {T0: batch(identity, 2)}) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
@@ -367,7 +357,7 @@ def test_without_a_bump_the_next_transactions_batch_may_go_into_the_ended_one(be
     assert bench.end(identity, 4).error_code == 0
     # The client has changed to the second version, with the epoch of the first one.
     assert bench.produce(12, {T0: batch(identity, 1)}) == [0]
-    bench.pass_ms(1000)
+    bench.world.pass_ms(1000)
     assert bench.visible(T0) == 2
     assert bench.places() == set()
 
@@ -376,10 +366,10 @@ def test_a_marker_between_adding_and_appending_refuses_the_batch() -> None:
     bench = Bench(between_ms=5)
     identity = bench.started()
     bench.send(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})))
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     partition = bench.cluster.topics["t"].partitions[0]
     partition.append_marker(*identity, False, 1, bench.world.now_ns)
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     wire, _ = bench.conversations[1]
     (answer,) = wire.answers
     assert (
@@ -403,10 +393,10 @@ def test_a_leader_that_loses_its_place_meanwhile_appends_nothing() -> None:
     bench = Bench(between_ms=5)
     identity = bench.started()
     bench.send(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})))
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     partition = bench.cluster.topics["t"].partitions[0]
     bench.cluster.move(partition, 2, True, (0.0, 0.0))
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     (answer,) = bench.conversations[1][0].answers
     assert read(PRODUCE, 12, answer).responses[0].partition_responses[0].error_code == NOT_LEADER
     assert partition.entries == []
@@ -416,9 +406,9 @@ def test_a_crash_meanwhile_appends_nothing() -> None:
     bench = Bench(between_ms=5)
     identity = bench.started()
     bench.send(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})))
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     bench.brokers[1].crash()
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     assert bench.conversations[1][0].answers == []
     assert bench.cluster.topics["t"].partitions[0].entries == []
 
@@ -428,12 +418,12 @@ def test_a_paused_coordinator_lets_leaders_wait() -> None:
     identity = bench.started()
     partition = bench.cluster.topics["t"].partitions[0]
     bench.cluster.move(partition, 2, True, (0.0, 0.0))
-    bench.pass_ms(0)
+    bench.world.pass_ms(0)
     bench.brokers[1].paused_until_ns = bench.world.now_ns + 500 * NS_PER_MS
     bench.send(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})), node=2)
-    bench.pass_ms(499)
+    bench.world.pass_ms(499)
     assert bench.conversations[2][0].answers == []
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert len(bench.conversations[2][0].answers) == 1
     assert len(partition.entries) == 1
 
@@ -441,11 +431,11 @@ def test_a_paused_coordinator_lets_leaders_wait() -> None:
 def test_a_paused_coordinator_aborts_nothing() -> None:
     bench = Bench()
     assert bench.add(bench.started(), T0) == [0]
-    bench.pass_ms(59_000)
+    bench.world.pass_ms(59_000)
     bench.brokers[1].paused_until_ns = bench.world.now_ns + 5000 * NS_PER_MS
-    bench.pass_ms(4999)
+    bench.world.pass_ms(4999)
     assert bench.places() == {T0}
-    bench.pass_ms(10_000)
+    bench.world.pass_ms(10_000)
     assert bench.places() == set()
 
 
@@ -454,7 +444,7 @@ def test_markers_wait_for_a_leader(bench: Bench, trouble: str) -> None:
     identity = bench.started()
     partition = bench.cluster.topics["t"].partitions[0]
     bench.cluster.move(partition, 2, True, (0.0, 0.0))
-    bench.pass_ms(0)
+    bench.world.pass_ms(0)
     assert bench.produce(12, {T0: batch(identity)}, node=2) == [0]
     if trouble == "paused":
         bench.brokers[2].paused_until_ns = bench.world.now_ns + 5000 * NS_PER_MS
@@ -462,9 +452,9 @@ def test_markers_wait_for_a_leader(bench: Bench, trouble: str) -> None:
         bench.brokers[2].crash()
         bench.world.after(5000, bench.brokers[2].start)
     assert bench.end(identity, 5).error_code == 0
-    bench.pass_ms(4999)
+    bench.world.pass_ms(4999)
     assert len(partition.entries) == 1
-    bench.pass_ms(1001)
+    bench.world.pass_ms(1001)
     assert bench.visible(T0) == 1
 
 
@@ -480,7 +470,7 @@ def test_the_requests_of_closed_connections_that_act_on_any_transaction_are_drop
         values = {"transactional_id": "x", "producer_id": identity[0], "producer_epoch": identity[1]}
         conversation.receive(frame_of(END_TXN, version, **values, committed=True))
         conversation.gone()
-        bench.pass_ms(20)
+        bench.world.pass_ms(20)
         state = bench.transactions.of("x").state
         assert state is not None
         assert state.name == ("Ongoing" if version == 4 else "PrepareCommit")

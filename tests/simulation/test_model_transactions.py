@@ -26,7 +26,7 @@ from cyproducer.testing.broker.transactions import (
     read_committed,
 )
 from tests.simulation.transaction_wire import Offset, TxnOffsetCommit
-from tests.simulation.world import NS_PER_MS, World
+from tests.simulation.world import World
 
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 V1, V2 = False, True
@@ -39,7 +39,7 @@ TIMEOUT_MS = 1000
 
 class Bench:
     """Two brokers, of which 1 coordinates the id "x" and the group "g". Nothing takes time but markers, which
-    take a second; ``settle`` waits for them."""
+    take a second; ``world.run_out()`` waits for them."""
 
     def __init__(self, level: int = 2, log_ms: float = 0.0, first_epoch: int = 0) -> None:
         self.world = World(1)
@@ -65,7 +65,7 @@ class Bench:
         self.transactions.init_producer_id(
             "x", timeout_ms, producer_id, epoch, lambda *answer: told.append(answer)
         )
-        self.run_until(told)
+        self.world.run_until(told)
         return told[0]
 
     def started(self) -> tuple[int, int]:
@@ -77,30 +77,14 @@ class Bench:
     def add(self, identity: tuple[int, int], *places: Place, bumps: bool = V2) -> int:
         told: list[int] = []
         self.transactions.add("x", *identity, places, bumps, told.append)
-        self.run_until(told)
+        self.world.run_until(told)
         return told[0]
 
     def end(self, identity: tuple[int, int], commits: bool, bumps: bool = V2) -> tuple[int, ...]:
         told: list[tuple[int, ...]] = []
         self.transactions.end("x", *identity, commits, bumps, lambda *answer: told.append(answer))
-        self.run_until(told)
+        self.world.run_until(told)
         return told[0]
-
-    def run_until(self, told: list[object] | list[tuple[int, ...]] | list[int]) -> None:
-        while not told:
-            assert self.world.next_ns is not None
-            self.world.move_to(self.world.next_ns)
-            self.world.run_due()
-
-    def settle(self) -> None:
-        self.world.run_out()
-
-    def pass_ms(self, ms: float) -> None:
-        until_ns = self.world.now_ns + int(ms * NS_PER_MS)
-        while self.world.next_ns is not None and self.world.next_ns <= until_ns:
-            self.world.move_to(self.world.next_ns)
-            self.world.run_due()
-        self.world.move_to(until_ns)
 
     @property
     def state(self) -> State:
@@ -138,7 +122,7 @@ class Bench:
             "x", "g", *identity, generation, member, instance, {T0: Offset(offset, -1, None)}
         )
         self.offsets.commit(1, version, request, told.append)
-        self.run_until(told)
+        self.world.run_until(told)
         return told[0]
 
     def committed(self) -> int | None:
@@ -182,10 +166,10 @@ def test_while_the_last_end_is_pending_the_opposite_is_concurrent_or_a_wrong_sta
 def test_a_repeated_end_with_a_bump_has_the_same_next_identity(bench: Bench) -> None:
     (producer_id, epoch), answer = committed(bench, V2)
     assert answer == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
-    bench.settle()
+    bench.world.run_out()
     # Also if another coordinator has read the log meanwhile.
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    bench.settle()
+    bench.world.run_out()
     assert bench.end((producer_id, epoch), COMMIT) == answer
 
 
@@ -193,7 +177,7 @@ def test_a_repeated_abort_with_a_bump_has_the_same_next_identity(bench: Bench) -
     producer_id, epoch = identity = bench.started()
     bench.add(identity, T0)
     assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
-    bench.settle()
+    bench.world.run_out()
     assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
 
 
@@ -202,7 +186,7 @@ def test_a_repeated_end_without_a_bump_is_accepted(bench: Bench, commits: bool) 
     identity = bench.started()
     bench.add(identity, T0, bumps=V1)
     assert bench.end(identity, commits, V1)[0] == ErrorCode.NO_ERROR
-    bench.settle()
+    bench.world.run_out()
     assert bench.end(identity, commits, V1)[0] == ErrorCode.NO_ERROR
     assert bench.state.epoch == identity[1]
 
@@ -213,7 +197,7 @@ def test_the_opposite_end_afterwards_is_a_wrong_state(bench: Bench, bumps: bool,
     identity = bench.started()
     bench.add(identity, T0, bumps=bumps)
     bench.end(identity, commits, bumps)
-    bench.settle()
+    bench.world.run_out()
     assert bench.end(identity, not commits, bumps) == WRONG_STATE
 
 
@@ -225,7 +209,7 @@ def test_a_commit_of_nothing_is_a_wrong_state(bench: Bench, bumps: bool) -> None
 def test_an_abort_of_nothing_bumps_the_epoch(bench: Bench) -> None:
     producer_id, epoch = bench.started()
     assert bench.end((producer_id, epoch), ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
-    bench.settle()
+    bench.world.run_out()
     # After a complete transaction too.
     assert bench.end((producer_id, epoch + 1), ABORT) == (ErrorCode.NO_ERROR, producer_id, epoch + 2)
 
@@ -244,7 +228,7 @@ def test_newer_brokers_do_not_fence_a_commit_after_an_abort(bench: Bench) -> Non
     identity = bench.started()
     bench.add(identity, T0)
     bench.end(identity, ABORT)
-    bench.settle()
+    bench.world.run_out()
     assert bench.end(identity, COMMIT) == WRONG_STATE
 
 
@@ -268,7 +252,7 @@ def test_after_the_timeout_an_end_without_a_bump_is_fenced(bench: Bench, commits
 
 def test_a_repeated_end_with_a_bump_does_not_end_the_next_transaction(bench: Bench) -> None:
     identity, (_, *following) = committed(bench, V2)
-    bench.settle()
+    bench.world.run_out()
     assert bench.add((following[0], following[1]), T0) == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT) == FENCED
     assert bench.state.name == ONGOING
@@ -276,7 +260,7 @@ def test_a_repeated_end_with_a_bump_does_not_end_the_next_transaction(bench: Ben
 
 def test_a_repeated_end_without_a_bump_ends_the_next_transaction(bench: Bench) -> None:
     identity, _ = committed(bench, V1)
-    bench.settle()
+    bench.world.run_out()
     assert bench.add(identity, T0, bumps=V1) == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT, V1)[0] == ErrorCode.NO_ERROR
     assert bench.state.name == PREPARE_COMMIT
@@ -285,7 +269,7 @@ def test_a_repeated_end_without_a_bump_ends_the_next_transaction(bench: Bench) -
 @both
 def test_after_another_producer_every_end_is_fenced(bench: Bench, bumps: bool) -> None:
     identity, _ = committed(bench, bumps)
-    bench.settle()
+    bench.world.run_out()
     bench.started()
     assert bench.end(identity, COMMIT, bumps) == FENCED
     assert bench.end(identity, ABORT, bumps) == FENCED
@@ -295,7 +279,7 @@ def test_after_another_producer_every_end_is_fenced(bench: Bench, bumps: bool) -
 @pytest.mark.parametrize("difference", [-1, 1, 2])
 def test_any_other_epoch_is_fenced(bench: Bench, bumps: bool, difference: int) -> None:
     bench.init()
-    bench.settle()
+    bench.world.run_out()
     producer_id, epoch = bench.started()
     bench.add((producer_id, epoch), T0)
     assert bench.end((producer_id, epoch + difference), COMMIT, bumps) == FENCED
@@ -365,7 +349,7 @@ def test_taking_over_an_open_transaction_aborts_it_and_bumps_twice(level: int) -
     assert bench.init() == BUSY
     # Until the markers are written.
     assert bench.init() == BUSY
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == []
     assert bench.init() == (ErrorCode.NO_ERROR, producer_id, epoch + 2)
 
@@ -374,7 +358,7 @@ def test_a_bump_over_ones_own_open_transaction_aborts_it_silently(bench: Bench) 
     producer_id, epoch = identity = bench.started()
     bench.add(identity, T0)
     assert bench.init(*identity) == BUSY
-    bench.settle()
+    bench.world.run_out()
     assert bench.init(*identity) == (ErrorCode.NO_ERROR, producer_id, epoch + 1)
     assert bench.state.name == EMPTY
 
@@ -392,7 +376,7 @@ def test_an_init_while_another_one_is_written_is_concurrent() -> None:
     told: list[tuple[int, ...]] = []
     for _ in range(2):
         bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
-    bench.settle()
+    bench.world.run_out()
     assert sorted(told) == [(ErrorCode.NO_ERROR, 1001, 0), BUSY]
 
 
@@ -448,7 +432,7 @@ def test_coordinators_that_move_need_no_transactions(bench: Bench) -> None:
     bench.started()
     bench.transactions.expire(bench.world.now_ns + 1)
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    bench.settle()
+    bench.world.run_out()
     assert bench.transactions.describe("x") == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
@@ -463,7 +447,7 @@ def test_the_last_epoch_ends_with_another_producer_id() -> None:
     answer = bench.end(identity, COMMIT)
     assert answer == (ErrorCode.NO_ERROR, 1002, 0)
     # The markers have the former producer id.
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == [0]
     assert bench.partition(T0).producers[1001].epoch == EXHAUSTED + 1
     assert bench.end(identity, COMMIT) == answer
@@ -484,7 +468,7 @@ def test_after_the_last_epoch_the_former_identity_may_ask_for_the_new_one() -> N
     identity = bench.started()
     bench.add(identity, T0)
     bench.end(identity, COMMIT)
-    bench.settle()
+    bench.world.run_out()
     assert bench.init(*identity) == (ErrorCode.NO_ERROR, 1002, 0)
 
 
@@ -527,12 +511,12 @@ def test_a_transaction_in_the_fencing_epoch_never_ends() -> None:
     bench = Bench(first_epoch=EXHAUSTED)
     identity = bench.started()
     bench.add(identity, T0)
-    bench.settle()
+    bench.world.run_out()
     # The transaction has timed out, and the client asks whether it may go on.
     assert bench.end(identity, ABORT) == (ErrorCode.NO_ERROR, 1001, EXHAUSTED + 1)
     fencing = (1001, EXHAUSTED + 1)
     assert bench.add(fencing, T0) == ErrorCode.NO_ERROR
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == ONGOING
     assert bench.end(fencing, COMMIT)[0] == ErrorCode.UNKNOWN
     assert bench.init()[0] == ErrorCode.UNKNOWN
@@ -554,9 +538,9 @@ def test_partitions_are_added_with_the_current_identity_only(bench: Bench) -> No
 def test_until_all_markers_are_written_adding_is_concurrent(bench: Bench) -> None:
     _, (_, producer_id, epoch) = committed(bench, V2)
     assert bench.add((producer_id, epoch), T0) == ErrorCode.CONCURRENT_TRANSACTIONS
-    bench.pass_ms(999)
+    bench.world.pass_ms(999)
     assert bench.add((producer_id, epoch), T0) == ErrorCode.CONCURRENT_TRANSACTIONS
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
 
 
@@ -570,7 +554,7 @@ def test_an_added_partition_is_confirmed_others_are_abortable(bench: Bench) -> N
     assert verify("y", *identity, [T0]) == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
     bench.end(identity, COMMIT, V1)
     assert verify("x", *identity, [T0]) == {T0: ErrorCode.CONCURRENT_TRANSACTIONS}
-    bench.settle()
+    bench.world.run_out()
     assert verify("x", *identity, [T0]) == {T0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
@@ -584,19 +568,19 @@ def test_a_leader_adds_again_while_the_id_is_busy(bench: Bench) -> None:
     bench.manners.marker_ms = (50, 50)
     _, (_, producer_id, epoch) = committed(bench, V2)
     told = ask(bench, (producer_id, epoch))
-    bench.pass_ms(59)
+    bench.world.pass_ms(59)
     assert told == []
     # 20, 40 and 60 ms after the first attempt.
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert told == [ErrorCode.NO_ERROR]
 
 
 def test_a_leader_gives_up_after_100_ms(bench: Bench) -> None:
     _, (_, producer_id, epoch) = committed(bench, V2)
     told = ask(bench, (producer_id, epoch))
-    bench.pass_ms(99)
+    bench.world.pass_ms(99)
     assert told == []
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert told == [ErrorCode.CONCURRENT_TRANSACTIONS]
 
 
@@ -622,9 +606,9 @@ def test_a_leader_that_does_not_reach_the_coordinator(bench: Bench) -> None:
     bench.homes.fail_over([2])
     # It does not know the new coordinator yet, which then loads its log.
     assert ask(bench, identity) == [ErrorCode.NOT_COORDINATOR]
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     assert ask(bench, identity) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     assert home.leader == 2
     assert ask(bench, identity) == [ErrorCode.NO_ERROR]
 
@@ -634,7 +618,7 @@ def test_of_two_connections_that_add_the_former_may_fail(bench: Bench) -> None:
     bench.manners.between_ms = (5, 5)
     bench.manners.collides = 1.0
     first, second = ask(bench, identity), ask(bench, identity)
-    bench.settle()
+    bench.world.run_out()
     assert (first, second) == ([ErrorCode.NETWORK_EXCEPTION], [ErrorCode.NO_ERROR])
 
 
@@ -644,7 +628,7 @@ def test_a_connections_adding_that_fails_for_another_one_adds_nothing(bench: Ben
     told: list[int] = []
     bench.transactions.ask(2, "x", *identity, [U0], True, True, lambda codes: told.append(codes[U0]))
     ask(bench, identity)
-    bench.pass_ms(6)
+    bench.world.pass_ms(6)
     assert told == [ErrorCode.NETWORK_EXCEPTION]
     assert bench.state.places == {T0}
 
@@ -655,7 +639,7 @@ def test_a_connections_adding_may_fail_while_it_is_written() -> None:
     bench.manners.collides = 1.0
     first = ask(bench, identity)
     ask(bench, identity)
-    bench.pass_ms(6)
+    bench.world.pass_ms(6)
     assert first == [ErrorCode.NETWORK_EXCEPTION]
 
 
@@ -663,12 +647,12 @@ def test_mostly_connections_that_add_do_not_disturb_each_other(bench: Bench) -> 
     identity = bench.started()
     bench.manners.between_ms, bench.manners.collides = (5, 5), 0.0
     first, second = ask(bench, identity), ask(bench, identity)
-    bench.pass_ms(6)
+    bench.world.pass_ms(6)
     assert (first, second) == ([ErrorCode.NO_ERROR], [ErrorCode.NO_ERROR])
     # Nor does one disturb the next.
     bench.manners.collides = 1.0
     third = ask(bench, identity)
-    bench.pass_ms(6)
+    bench.world.pass_ms(6)
     assert third == [ErrorCode.NO_ERROR]
 
 
@@ -679,7 +663,7 @@ def timed_out(bench: Bench, bumps: bool = V2) -> tuple[int, int]:
     """Opens a transaction and waits until its coordinator has aborted it; returns its identity."""
     identity = bench.started()
     assert bench.add(identity, T0, bumps=bumps) == ErrorCode.NO_ERROR
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == COMPLETE_ABORT
     return identity
 
@@ -693,14 +677,14 @@ def test_a_timeout_bumps_the_epoch_once(level: int) -> None:
 
 def test_the_timeout_runs_from_the_first_added_partition_and_nothing_extends_it(bench: Bench) -> None:
     identity = bench.started()
-    bench.pass_ms(3000)
+    bench.world.pass_ms(3000)
     assert bench.add(identity, T0) == ErrorCode.NO_ERROR
-    bench.pass_ms(900)
+    bench.world.pass_ms(900)
     assert bench.add(identity, T1) == ErrorCode.NO_ERROR
     bench.append(T0, identity)
-    bench.pass_ms(99)
+    bench.world.pass_ms(99)
     assert bench.state.name == ONGOING
-    bench.pass_ms(1)
+    bench.world.pass_ms(1)
     assert bench.state.name == "PrepareAbort"
 
 
@@ -708,13 +692,13 @@ def test_each_transaction_has_its_own_time(bench: Bench) -> None:
     bench.manners.marker_ms = (1, 1)
     identity = bench.started()
     bench.add(identity, T0)
-    bench.pass_ms(600)
+    bench.world.pass_ms(600)
     _, producer_id, epoch = bench.end(identity, COMMIT)
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     bench.add((producer_id, epoch), T0)
-    bench.pass_ms(TIMEOUT_MS - 1)
+    bench.world.pass_ms(TIMEOUT_MS - 1)
     assert bench.state.name == ONGOING
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == COMPLETE_ABORT
 
 
@@ -737,12 +721,12 @@ def test_a_timeout_waits_for_a_change_that_is_being_written() -> None:
     bench.manners.check_ms = 0.0
     identity = bench.started()
     bench.add(identity, T0)
-    bench.pass_ms(TIMEOUT_MS - 60)
+    bench.world.pass_ms(TIMEOUT_MS - 60)
     told: list[int] = []
     bench.transactions.add("x", *identity, [T1], True, told.append)
-    bench.pass_ms(20)
+    bench.world.pass_ms(20)
     bench.transactions.add("x", *identity, [U0], True, told.append)
-    bench.settle()
+    bench.world.run_out()
     assert told == [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NO_ERROR]
     assert bench.state.name == COMPLETE_ABORT
 
@@ -751,9 +735,9 @@ def test_timeouts_are_looked_for_now_and_then() -> None:
     bench = Bench()
     bench.manners.check_ms = 10_000
     bench.add(bench.started(), T0)
-    bench.pass_ms(TIMEOUT_MS + 1)
+    bench.world.pass_ms(TIMEOUT_MS + 1)
     assert bench.state.name == ONGOING
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == COMPLETE_ABORT
 
 
@@ -761,7 +745,7 @@ def test_what_a_coordinator_aborts_after_the_timeout_is_not_visible(bench: Bench
     identity = bench.started()
     bench.add(identity, T0)
     bench.append(T0, identity)
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == []
     assert read_committed(bench.partition(T0)).last_stable == 2
 
@@ -769,7 +753,7 @@ def test_what_a_coordinator_aborts_after_the_timeout_is_not_visible(bench: Bench
 def test_a_new_coordinator_ends_transactions_too(bench: Bench) -> None:
     bench.add(bench.started(), T0)
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == COMPLETE_ABORT
 
 
@@ -783,11 +767,11 @@ def test_a_v2_request_at_level_0_wedges_the_id() -> None:
     assert bench.init() == BUSY
     # Not even an upgrade and time help.
     bench.transactions.features.set(2, (0.0, 0.0))
-    bench.settle()
+    bench.world.run_out()
     assert bench.init() == BUSY
     assert bench.add(identity, T0) == ErrorCode.CONCURRENT_TRANSACTIONS
     bench.homes.move(bench.homes.home(ID, "x"), 1)
-    bench.settle()
+    bench.world.run_out()
     assert bench.add(identity, T0) == ErrorCode.NO_ERROR
 
 
@@ -796,7 +780,7 @@ def test_a_wedged_transaction_does_not_time_out() -> None:
     identity = bench.started()
     bench.add(identity, T0, bumps=V1)
     assert bench.end(identity, COMMIT, V2)[0] == ErrorCode.UNSUPPORTED_VERSION
-    bench.settle()
+    bench.world.run_out()
     assert bench.state.name == ONGOING
     assert bench.end(identity, COMMIT, V1) == BUSY
     bench.homes.move(bench.homes.home(ID, "x"), 1)
@@ -819,7 +803,7 @@ def test_a_transaction_that_was_opened_before_the_level_was_lowered(
     identity = bench.started()
     bench.add(identity, T0, bumps=V2)
     bench.transactions.features.set(level, (0.0, 0.0))
-    bench.pass_ms(0)
+    bench.world.pass_ms(0)
     # Known partitions need no write.
     assert bench.add(identity, T0, bumps=V2) == ErrorCode.NO_ERROR
     assert bench.end(identity, COMMIT, bumps)[0] == code
@@ -830,10 +814,10 @@ def test_brokers_learn_a_level_one_by_one_and_keep_the_newest() -> None:
     features = bench.transactions.features
     features.set(2, (5, 5))
     features.set(1, (1, 1))
-    bench.pass_ms(2)
+    bench.world.pass_ms(2)
     assert [features.level_at(node) for node in (1, 2)] == [1, 1]
     # The news of level 2 come late, with an older epoch.
-    bench.pass_ms(5)
+    bench.world.pass_ms(5)
     assert [features.level_at(node) for node in (1, 2)] == [1, 1]
 
 
@@ -860,7 +844,7 @@ def test_a_broker_that_crashes_answers_nothing() -> None:
     told: list[int] = []
     bench.transactions.add("x", *identity, [T0], True, told.append)
     bench.homes.crash(1)
-    bench.pass_ms(100)
+    bench.world.pass_ms(100)
     assert told == []
 
 
@@ -870,11 +854,11 @@ def test_a_new_coordinator_sends_the_markers_that_are_missing(bench: Bench) -> N
     bench.homes.crash(1)
     bench.homes.load_ms = (5000, 5000)
     bench.homes.fail_over([2])
-    bench.pass_ms(4999)
+    bench.world.pass_ms(4999)
     # The former coordinator's marker was under way.
     assert bench.visible(T0) == [0]
     assert bench.state.name == PREPARE_COMMIT
-    bench.settle()
+    bench.world.run_out()
     assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
 
 
@@ -899,11 +883,11 @@ def test_a_former_coordinators_marker_that_comes_last_changes_nothing(bench: Ben
     bench.append(T0, identity)
     bench.manners.marker_ms = (10, 10)
     bench.homes.move(bench.homes.home(ID, "x"), 2)
-    bench.pass_ms(20)
+    bench.world.pass_ms(20)
     assert bench.add((producer_id, epoch), T0) == ErrorCode.NO_ERROR
     bench.append(T0, (producer_id, epoch))
     # The former coordinator's marker arrives in the next transaction.
-    bench.pass_ms(985)
+    bench.world.pass_ms(985)
     assert len(bench.partition(T0).entries) == 3
     assert bench.partition(T0).has_open(producer_id, epoch)
 
@@ -938,9 +922,9 @@ def test_homes_have_one_coordinator_that_others_learn_of(bench: Bench) -> None:
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ]
     assert home.views == {1: 1, 2: 1}
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     assert home.views == {1: 2, 2: 2}
-    bench.pass_ms(10)
+    bench.world.pass_ms(10)
     assert bench.homes.code(2, home) == ErrorCode.NO_ERROR
 
 
@@ -954,7 +938,7 @@ def test_readers_see_a_transaction_after_its_commit(bench: Bench) -> None:
     assert read_committed(bench.partition(T0)) == ([], 0)
     bench.end(identity, COMMIT)
     assert bench.visible(T0) == []
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == [0]
     assert read_committed(bench.partition(T0)).last_stable == 2
 
@@ -964,11 +948,11 @@ def test_readers_never_see_an_aborted_transaction(bench: Bench) -> None:
     bench.add(identity, T0)
     bench.append(T0, identity)
     _, *following = bench.end(identity, ABORT)
-    bench.settle()
+    bench.world.run_out()
     bench.add((following[0], following[1]), T0)
     bench.append(T0, (following[0], following[1]))
     bench.end((following[0], following[1]), COMMIT)
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == [2]
 
 
@@ -981,7 +965,7 @@ def test_readers_stop_at_the_oldest_open_transaction(bench: Bench) -> None:
     partition.append(Header(1, -1, -1, -1), b"", 0)
     partition.sync(partition.epoch, partition.end)
     assert bench.visible(T0) == [0]
-    bench.settle()
+    bench.world.run_out()
     # The coordinator has aborted it.
     assert bench.visible(T0) == [0, 2]
 
@@ -1033,7 +1017,7 @@ def test_a_late_batch_is_taken_until_the_marker_comes(bench: Bench) -> None:
     bench.append(T0, identity)
     assert bench.end(identity, COMMIT)[0] == ErrorCode.NO_ERROR
     bench.append(T0, identity, sequence=1)
-    bench.settle()
+    bench.world.run_out()
     assert bench.visible(T0) == [0, 1]
     late = Header(1, producer_id, epoch, 2, True)
     assert guarded(bench.partition(T0), late) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -1110,7 +1094,7 @@ def test_offsets_are_pending_until_the_marker(bench: Bench) -> None:
     assert bench.committed() is None
     bench.end(identity, COMMIT)
     assert bench.committed() is None
-    bench.settle()
+    bench.world.run_out()
     assert bench.committed() == 5
 
 
@@ -1118,7 +1102,7 @@ def test_aborted_offsets_are_dropped(bench: Bench) -> None:
     identity = bench.started()
     bench.commit_offsets(identity)
     bench.end(identity, ABORT)
-    bench.settle()
+    bench.world.run_out()
     assert bench.committed() is None
 
 
@@ -1151,7 +1135,7 @@ def test_offsets_of_an_older_epoch_are_not_taken_after_the_marker(bench: Bench) 
     bench.end(identity, COMMIT)
     # The marker has not come yet.
     assert bench.commit_offsets(identity, offset=6) == ErrorCode.NO_ERROR
-    bench.settle()
+    bench.world.run_out()
     assert bench.committed() == 6
     assert bench.commit_offsets(identity, offset=7) == ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -1188,7 +1172,7 @@ def test_a_groups_coordinator_answers_only_for_its_groups(bench: Bench) -> None:
     assert bench.commit_offsets(identity) == ErrorCode.NOT_COORDINATOR
     bench.homes.move(home, 1)
     assert bench.commit_offsets(identity) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    bench.pass_ms(20)
+    bench.world.pass_ms(20)
     assert bench.commit_offsets(identity) == ErrorCode.NO_ERROR
     assert bench.homes.home(ID, "x").leader == 1
 
@@ -1199,7 +1183,7 @@ def test_pending_offsets_survive_their_coordinator(bench: Bench) -> None:
     bench.homes.load_ms = (3000, 3000)
     bench.homes.move(bench.homes.home(GROUP, "g"), 2)
     bench.end(identity, COMMIT)
-    bench.settle()
+    bench.world.run_out()
     assert bench.committed() == 5
 
 
@@ -1209,9 +1193,9 @@ def test_a_marker_waits_until_the_groups_coordinator_has_loaded_its_log(bench: B
     bench.homes.load_ms = (3000, 3000)
     bench.homes.move(bench.homes.home(GROUP, "g"), 2)
     bench.end(identity, COMMIT)
-    bench.pass_ms(2999)
+    bench.world.pass_ms(2999)
     assert bench.committed() is None
-    bench.settle()
+    bench.world.run_out()
     assert bench.committed() == 5
 
 
@@ -1226,16 +1210,16 @@ def test_a_marker_is_sent_again_if_the_groups_coordinator_crashes_while_it_write
         told: list[int] = []
         request = TxnOffsetCommit("x", "g", *identity, -1, "", None, {T0: Offset(5, -1, None)})
         bench.offsets.commit(2, 5, request, told.append)
-        bench.run_until(told)
+        bench.world.run_until(told)
         bench.end(identity, COMMIT)
-        bench.pass_ms(1003)
+        bench.world.pass_ms(1003)
         assert bench.committed() is None
         bench.homes.crash(2)
         former.add(bench.committed())
-        bench.pass_ms(5000)
+        bench.world.pass_ms(5000)
         assert bench.state.name == PREPARE_COMMIT
         bench.homes.fail_over([1])
-        bench.settle()
+        bench.world.run_out()
         assert bench.state.name == "CompleteCommit"
         assert bench.committed() == 5
     # The marker that nobody has answered may have been written.
@@ -1265,8 +1249,8 @@ def test_offsets_that_a_marker_overtakes_are_refused(bench: Bench) -> None:
         told: list[int] = []
         request = TxnOffsetCommit("x", "g", *identity, -1, "", None, {T0: Offset(5, -1, None)})
         bench.offsets.commit(1, 5, request, told.append)
-        bench.pass_ms(1)
+        bench.world.pass_ms(1)
         bench.offsets.mark(place, producer_id, marker_epoch, False, 1, lambda code: None)
-        bench.pass_ms(9)
+        bench.world.pass_ms(9)
         assert told == [code]
     assert bench.offsets.group("g").pending == {}

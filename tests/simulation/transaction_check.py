@@ -6,11 +6,9 @@ Each promise is a function that returns its violations as sentences. Does not ow
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cyproducer.errors import KafkaError
 from cyproducer.testing.broker.transactions import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, read_committed
-from tests.simulation.check import SLACK_MS, numbers_of
+from tests.simulation.check import numbers_in, wrong_outcome
 from tests.simulation.transaction_program import Attempt, Outcome, is_refusal
-from tests.simulation.world import NS_PER_MS, START_NS
 from tools.harness.reference_records import MalformedError
 
 if TYPE_CHECKING:
@@ -63,24 +61,7 @@ def _outcomes(simulation: "TransactionSimulation") -> Iterator[str]:
     for attempt in _attempts(simulation):
         client = _client_of(simulation, attempt)
         for sent in attempt.records:
-            if not sent.future.is_done:
-                yield f"record {sent.number} has no outcome"
-                continue
-            if sent.calls != 1:
-                yield f"the callback of record {sent.number} was called {sent.calls} times"
-            if sent.error is not None and not isinstance(sent.error, KafkaError):
-                yield f"record {sent.number} failed with {sent.error!r}"
-            if sent.by_close:
-                continue
-            limit_ms = client.config.delivery_timeout_ms + SLACK_MS + 2 * simulation.history.step_ms
-            if sent.parked:
-                limit_ms += client.config.max_block_ms
-            begun_ms, done_ms = (sent.sent_ns - START_NS) / NS_PER_MS, (sent.done_ns - START_NS) / NS_PER_MS
-            for start, end in simulation.history.frozen:
-                limit_ms += max(0.0, min(end, done_ms) - max(start, begun_ms))
-            took_ms = done_ms - begun_ms
-            if took_ms > limit_ms:
-                yield f"record {sent.number} took {took_ms:.3f} ms; {limit_ms:.3f} ms are allowed"
+            yield from wrong_outcome(sent, client.config, simulation.history)
 
 
 def _client_of(simulation: "TransactionSimulation", attempt: Attempt) -> "TransactionalClient":
@@ -112,7 +93,7 @@ def _read(simulation: "TransactionSimulation") -> dict[Place, list[int]]:
             f"readers of {partition.place} stop at {last_stable}, the log ends at {partition.end}"
         )
         visible[partition.place] = [
-            number for entry in entries for number in numbers_of(entry, simulation.records)
+            number for entry in entries for number in numbers_in(entry.data, simulation.records)
         ]
     return visible
 

@@ -10,7 +10,7 @@ steps, as for a real thread, and a sender that sleeps too long, or not at all, i
 
 import itertools
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from cyproducer.base.clock import ManualClock
@@ -45,6 +45,21 @@ class World(base.World):
             # Half a nanosecond more: the clock truncates the rounding errors of the float milliseconds.
             self.clock.advance_ms((when_ns - self.now_ns + 0.5) / NS_PER_MS)
             self.now_ns = self.clock.monotonic_ns()
+
+    def pass_ms(self, ms: float) -> None:
+        """Runs the events of the next milliseconds."""
+        until_ns = self.now_ns + int(ms * NS_PER_MS)
+        while self.next_ns is not None and self.next_ns <= until_ns:
+            self.move_to(self.next_ns)
+            self.run_due()
+        self.move_to(until_ns)
+
+    def run_until(self, told: Sized) -> None:
+        """Runs events until there is something in ``told``."""
+        while not told:
+            assert self.next_ns is not None
+            self.move_to(self.next_ns)
+            self.run_due()
 
     def run_out(self) -> None:
         """Runs all remaining events at their times: network and brokers may still hold bytes and requests."""
