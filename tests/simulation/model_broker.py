@@ -34,7 +34,7 @@ from tests.simulation.network import PORT, Network, Wire
 from tests.simulation.transaction_wire import VERSIONS as TRANSACTION_APIS
 from tests.simulation.transaction_wire import acts_on_any_transaction
 from tests.simulation.transaction_wire import write_api_versions as write_api_versions_with_features
-from tools.harness.reference_produce import ProduceRequest, decode_produce_request
+from tools.harness.reference_produce import decode_produce_request
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
 
@@ -292,6 +292,3 @@ class Broker:
         producer_id = self.cluster.new_producer_id()
         self.world.say(f"broker {self.node} assigns producer id {producer_id}")
         return wire_format.write_init_producer_id(version, correlation_id, producer_id, manners.first_epoch)
-
-
-__all__ = ["Broker", "Conversation", "Manners", "ProduceRequest"]

@@ -10,36 +10,20 @@ processes have one clock. One that is frozen or killed is not resumed.
 
 import selectors
 from collections.abc import Callable
-from typing import Any
 
 from greenlet import greenlet  # type: ignore[import-untyped]
 
-from tests.simulation.world import MOST_IDLE_STEPS, NS_PER_MS, NS_PER_STEP, SpinningError, World
+from tests.simulation.world import NS_PER_MS, NS_PER_STEP, Idleness, OrderedSelector, World
 
 FOREVER_NS = 1 << 62
 
 
-class ProcessSelector(selectors.DefaultSelector):
-    """A selector that suspends its process. Returns sockets in the order of their registration."""
+class ProcessSelector(OrderedSelector):
+    """A selector that suspends its process."""
 
     def __init__(self, process: "Process") -> None:
         super().__init__()
         self._process = process
-        self._order: dict[int, int] = {}
-        self._registered = 0
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = super().register(fileobj, events, data)
-        self._registered += 1
-        self._order[key.fd] = self._registered
-        return key
-
-    def look(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Returns the sockets that are ready now."""
-        ready = super().select(0)
-        if len(ready) > 1:
-            ready.sort(key=lambda entry: self._order[entry[0].fd])
-        return ready
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return self._process.wait(timeout or 0.0)
@@ -61,8 +45,7 @@ class Process:
         self.frozen_until_ns = 0
         self._step_ms = step_ms
         self._wakes_at_ns = 0
-        self._idle = 0
-        self._events_seen = 0
+        self._idleness = Idleness(world)
         self._greenlet: greenlet | None = None
 
     def start(self) -> None:
@@ -107,12 +90,14 @@ class Process:
             self._suspend()
         until_ns = world.now_ns + round(timeout * 1e9)
         if timeout:
-            self._idle = 0
+            self._idleness.end()
         else:
-            until_ns += self._watch_idling()
+            self._idleness.step()
+            # Each step takes a little time.
+            until_ns += NS_PER_STEP
         while self.alive:
             if ready := self.selector.look():
-                self._idle = 0
+                self._idleness.end()
                 return ready
             if world.now_ns >= until_ns:
                 return []
@@ -125,15 +110,6 @@ class Process:
         assert own is not None
         assert own.parent is not None
         own.parent.switch()
-
-    def _watch_idling(self) -> int:
-        """Returns how long a step takes; raises if the sender runs many steps while nothing happens."""
-        world = self.world
-        self._idle = self._idle + 1 if world.events_run == self._events_seen else 0
-        self._events_seen = world.events_run
-        if self._idle > MOST_IDLE_STEPS:
-            raise SpinningError("the sender spins: no events happen between its steps")
-        return NS_PER_STEP
 
 
 class Processes:

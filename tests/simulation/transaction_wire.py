@@ -229,9 +229,8 @@ class Description(NamedTuple):
 
 
 def _framed(header: Header, body: bytes) -> bytes:
-    flexible = header.version >= FIRST_FLEXIBLE[header.api_key]
     out = struct.pack(">i", header.correlation_id)
-    out += b"\x00" + body + b"\x00" if flexible else body
+    out += b"\x00" + body + b"\x00" if _flexible(header) else body
     return struct.pack(">i", len(out)) + out
 
 

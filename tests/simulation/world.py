@@ -68,23 +68,52 @@ class World(base.World):
             self.run_due()
 
 
-class WorldSelector(selectors.DefaultSelector):
-    """A selector that waits in simulated time. Returns sockets in the order of their registration."""
+class OrderedSelector(selectors.DefaultSelector):
+    """A selector that returns sockets in the order of their registration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order: dict[int, int] = {}
+        self._registered = itertools.count()
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._order[key.fd] = next(self._registered)
+        return key
+
+    def look(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Returns the sockets that are ready now."""
+        return sorted(super().select(0), key=lambda entry: self._order[entry[0].fd])
+
+
+class Idleness:
+    """Notices a sender that runs many steps while nothing happens."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._steps = 0
+        self._events_seen = 0
+
+    def end(self) -> None:
+        self._steps = 0
+
+    def step(self) -> None:
+        """Counts a step without a wait; raises if there were too many."""
+        self._steps = self._steps + 1 if self._world.events_run == self._events_seen else 0
+        self._events_seen = self._world.events_run
+        if self._steps > MOST_IDLE_STEPS:
+            raise SpinningError("the sender spins: no events happen between its steps")
+
+
+class WorldSelector(OrderedSelector):
+    """A selector that waits in simulated time."""
 
     def __init__(self, world: World, step_ms: float = 0.0) -> None:
         """``step_ms``: how long the client's own work takes at most between two waits."""
         super().__init__()
         self._world = world
         self._step_ms = step_ms
-        self._order: dict[int, int] = {}
-        self._registered = itertools.count()
-        self._idle = 0
-        self._events_seen = 0
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = super().register(fileobj, events, data)
-        self._order[key.fd] = next(self._registered)
-        return key
+        self._idleness = Idleness(world)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         world = self._world
@@ -97,33 +126,21 @@ class WorldSelector(selectors.DefaultSelector):
             if world.run_due():
                 for act in world.after_events:
                     act()
-            ready = super().select(0)
+            ready = self.look()
             if world.over:
                 return ready
             if world.now_ns < world.frozen_until_ns:
                 world.move_to(min(world.frozen_until_ns, world.next_ns or world.frozen_until_ns))
                 continue
             if ready:
-                self._idle = 0
-                if len(ready) > 1:
-                    ready.sort(key=self._place)
+                self._idleness.end()
                 return ready
             if world.now_ns >= until_ns:
-                if not timeout:
-                    self._watch_idling()
+                if timeout:
+                    self._idleness.end()
                 else:
-                    self._idle = 0
+                    self._idleness.step()
+                    # Each step takes a little time.
+                    world.move_to(world.now_ns + NS_PER_STEP)
                 return []
             world.move_to(min(until_ns, world.next_ns or until_ns))
-
-    def _place(self, entry: tuple[selectors.SelectorKey, int]) -> int:
-        return self._order[entry[0].fd]
-
-    def _watch_idling(self) -> None:
-        """Lets each step take a little time; raises if the sender runs many steps while nothing happens."""
-        world = self._world
-        self._idle = self._idle + 1 if world.events_run == self._events_seen else 0
-        self._events_seen = world.events_run
-        if self._idle > MOST_IDLE_STEPS:
-            raise SpinningError("the sender spins: no events happen between its steps")
-        world.move_to(world.now_ns + NS_PER_STEP)
