@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING
 import crc32c
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.partitions import (
-    SEQUENCES,
-    Cluster,
-    Entry,
-    Guard,
-    Header,
-    Partition,
-)
+from cyproducer.testing.broker.partitions import SEQUENCES, Cluster, Entry, Guard, Header, Partition
 from cyproducer.testing.broker.partitions import Topic as TrueTopic
 from tools.harness.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
 from tools.harness.reference_records import decode_batches

@@ -8,15 +8,8 @@ or Produce (``model_produce``).
 from typing import TYPE_CHECKING
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.homes import (
-    GROUP,
-    ID,
-    NOBODY,
-)
-from cyproducer.testing.broker.transactions import (
-    Place,
-    Transactions,
-)
+from cyproducer.testing.broker.homes import GROUP, ID, NOBODY
+from cyproducer.testing.broker.transactions import Place, Transactions
 from tests.scripted import scripted_wire as wire_format
 from tests.simulation import transaction_wire as codec
 from tests.simulation.network import PORT

@@ -12,9 +12,7 @@ that is ended, but whose marker has not arrived, is open in the log: a late batc
 from typing import TYPE_CHECKING, NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.homes import (
-    ID,
-)
+from cyproducer.testing.broker.homes import ID
 from cyproducer.testing.broker.partitions import Guard, Header, Partition
 from cyproducer.testing.broker.transactions import ADDS_PARTITIONS, Place, Transactions, produce_code
 from tests.simulation.model_produce import (

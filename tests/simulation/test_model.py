@@ -5,11 +5,7 @@ import os
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.partitions import (
-    Entry,
-    Header,
-    Partition,
-)
+from cyproducer.testing.broker.partitions import Entry, Header, Partition
 from tests.simulation.world import START_NS, SpinningError, World, WorldSelector
 
 

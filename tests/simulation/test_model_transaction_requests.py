@@ -8,18 +8,9 @@ import pytest
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.group_offsets import Offsets
-from cyproducer.testing.broker.homes import (
-    GROUP,
-    ID,
-    Homes,
-)
+from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster
-from cyproducer.testing.broker.transactions import (
-    Place,
-    TransactionManners,
-    Transactions,
-    read_committed,
-)
+from cyproducer.testing.broker.transactions import Place, TransactionManners, Transactions, read_committed
 from tests.scripted.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.kio_requests import frame_of, read
 from tests.simulation.model_broker import Broker, Conversation, Manners

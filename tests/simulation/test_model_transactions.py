@@ -3,15 +3,8 @@
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.group_offsets import (
-    Member,
-    Offsets,
-)
-from cyproducer.testing.broker.homes import (
-    GROUP,
-    ID,
-    Homes,
-)
+from cyproducer.testing.broker.group_offsets import Member, Offsets
+from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster, Header, Partition
 from cyproducer.testing.broker.transactions import (
     COMPLETE_ABORT,

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.transactions import (
-    TransactionManners,
-)
+from cyproducer.testing.broker.transactions import TransactionManners
 from tests.scripted.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.history import FAULTS_OF_ALL, Circumstances, Event, add_broken, options_of
 from tests.simulation.model_broker import Manners

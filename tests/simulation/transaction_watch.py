@@ -19,10 +19,7 @@ from dataclasses import dataclass, field
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.partitions import Cluster
-from cyproducer.testing.broker.transactions import (
-    ONGOING,
-    Transactions,
-)
+from cyproducer.testing.broker.transactions import ONGOING, Transactions
 from tests.scripted.scripted_wire import (
     API_VERSIONS,
     INIT_PRODUCER_ID,

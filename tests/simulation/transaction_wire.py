@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 from cyproducer.testing.broker.group_offsets import Offset as Offset
 from cyproducer.testing.broker.group_offsets import TxnOffsetCommit as TxnOffsetCommit
-from tools.harness.reference_wire import (
-    MalformedError,
-    Reader,
-    encode_array,
-    encode_string,
-    encode_tags,
-)
+from tools.harness.reference_wire import MalformedError, Reader, encode_array, encode_string, encode_tags
 
 FIND_COORDINATOR, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, DESCRIBE = 10, 24, 25, 26, 28, 65
 #: API key -> the first version with compact types and tagged fields.

@@ -12,13 +12,7 @@ the transaction and no marker has been written since.
 from typing import NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.homes import (
-    GROUP,
-    NOBODY,
-    Home,
-    Homes,
-    Told,
-)
+from cyproducer.testing.broker.homes import GROUP, NOBODY, Home, Homes, Told
 from cyproducer.testing.broker.transactions import UNREACHED, Place, Transactions
 from cyproducer.testing.broker.world import World
 

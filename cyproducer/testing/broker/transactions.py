@@ -18,17 +18,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.homes import (
-    ID,
-    NOBODY,
-    Home,
-    Homes,
-)
-from cyproducer.testing.broker.partitions import (
-    Cluster,
-    Entry,
-    Partition,
-)
+from cyproducer.testing.broker.homes import ID, NOBODY, Home, Homes
+from cyproducer.testing.broker.partitions import Cluster, Entry, Partition
 from cyproducer.testing.broker.world import NS_PER_MS, World
 
 if TYPE_CHECKING:
