@@ -1,7 +1,6 @@
 """An embedded cluster, and members of a group on it that do what a test says."""
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from cyproducer.testing.broker import control
@@ -27,22 +26,29 @@ MEMBER_ID_REQUIRED: Final = 79
 RANGE: Final = {"range": b"subscription"}
 
 
+class Rights(Access):
+    """A principal without some rights: operation, kind of resource, and its name."""
+
+    def __init__(self, *denied: tuple[str, str, str]) -> None:
+        super().__init__()
+        self.denied = denied
+
+    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
+        return (operation, kind, name) not in self.denied
+
+
 class Bench:
     """A cluster with the topic "t" of three partitions. As a context manager, it is closed at the end."""
 
-    def __init__(self, nodes: int = 1, access: Access | None = None) -> None:
+    def __init__(self, nodes: int = 1) -> None:
         self.thread = ClusterThread({"nodes": nodes, "topics": {"t": 3}})
         self.thread.start()
         self._peers: list[Peer] = []
-        if access is not None:
-            self.call(lambda cluster: setattr(cluster, "access", access))
 
     def __enter__(self) -> "Bench":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for peer in self._peers:
             peer.close()
         self.thread.stop()
@@ -51,6 +57,10 @@ class Bench:
         """Calls a function on the cluster's thread."""
         result: T = self.thread.call(function)
         return result
+
+    def deny(self, *denied: tuple[str, str, str]) -> None:
+        """Takes these rights from everybody, and gives back others."""
+        self.call(lambda cluster: setattr(cluster, "access", Rights(*denied)))
 
     @property
     def addresses(self) -> str:
@@ -82,12 +92,7 @@ class Bench:
 
     def described(self) -> Any:
         """Returns what DescribeGroups says of the group."""
-        with Peer(self.call(lambda cluster: cluster.nodes[self._leader(cluster)].address)) as peer:
-            return peer.ask(DESCRIBE_GROUPS, 5, groups=[G]).groups[0]
-
-    @staticmethod
-    def _leader(cluster: EmbeddedCluster) -> int:
-        return cluster.homes.home(GROUP, G).leader
+        return self.peer().ask(DESCRIBE_GROUPS, 5, groups=[G]).groups[0]
 
     def until_state(self, state: str) -> None:
         """Returns once the group is in a state."""

@@ -1,7 +1,6 @@
 """A client of an embedded broker that sends what a test says, in declared messages."""
 
 import socket
-from types import TracebackType
 from typing import Any
 
 from cyproducer.wire.schema import Api
@@ -21,9 +20,7 @@ class Peer:
     def __enter__(self) -> "Peer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.retention import OFFSETS_CHECK_MS
 from cyproducer.wire.messages import OFFSET_COMMIT, OFFSET_DELETE
@@ -151,16 +150,9 @@ def test_pending_offsets_are_deleted_too(bench: Bench) -> None:
     assert bench.offset() == (-1, 0)
 
 
-class NoTopic(Access):
-    """Nobody may read "t"."""
-
-    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
-        return (operation, kind, name) != ("READ", "topic", "t")
-
-
 def test_rights_on_topics(bench: Bench, peer: Peer) -> None:
     commit(peer)
-    bench.call(lambda cluster: setattr(cluster, "access", NoTopic()))
+    bench.deny(("READ", "topic", "t"))
     assert deleted(bench.peer(), ("t", 0)) == (0, [("t", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)])
     assert bench.offset() == (5, 0)
 

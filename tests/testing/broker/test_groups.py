@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.access import Access
 from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.faults import FAIL, Rule
 from cyproducer.testing.broker.homes import GROUP
@@ -407,10 +406,7 @@ def test_who_does_not_ask_for_its_assignment_is_left_out(bench: Bench, leads: bo
 
 
 def test_a_first_rebalance_can_wait_for_more_members(bench: Bench) -> None:
-    def slow(cluster: EmbeddedCluster) -> None:
-        cluster.groups.initial_delay_ms = 3_000
-
-    bench.call(slow)
+    bench.call(lambda cluster: setattr(cluster.groups, "initial_delay_ms", 3_000))
     first, second = Somebody(bench, rebalance_ms=5_000), Somebody(bench, rebalance_ms=5_000)
     first.begin_join()
     bench.until_waiting(first)
@@ -426,10 +422,7 @@ def test_a_first_rebalance_can_wait_for_more_members(bench: Bench) -> None:
 
 
 def test_members_may_leave_and_come_while_a_first_rebalance_waits(bench: Bench) -> None:
-    def slow(cluster: EmbeddedCluster) -> None:
-        cluster.groups.initial_delay_ms = 3_000
-
-    bench.call(slow)
+    bench.call(lambda cluster: setattr(cluster.groups, "initial_delay_ms", 3_000))
     first, second = Somebody(bench), Somebody(bench, protocols={"sticky": b""})
     first.begin_join()
     bench.until_waiting(first)
@@ -443,10 +436,7 @@ def test_members_may_leave_and_come_while_a_first_rebalance_waits(bench: Bench) 
 
 
 def test_a_group_can_have_a_largest_size(bench: Bench) -> None:
-    def small(cluster: EmbeddedCluster) -> None:
-        cluster.groups.max_size = 1
-
-    bench.call(small)
+    bench.call(lambda cluster: setattr(cluster.groups, "max_size", 1))
     first, second = Somebody(bench), Somebody(bench)
     stable(bench, first)
     second.send_join()
@@ -973,11 +963,7 @@ def test_a_first_generation_is_lost_with_its_coordinator(two: Bench) -> None:
 
 def slow_log(bench: Bench) -> None:
     """Lets writes of coordinators take ten seconds."""
-
-    def act(cluster: EmbeddedCluster) -> None:
-        cluster.homes.log_ms = (10_000, 10_000)
-
-    bench.call(act)
+    bench.call(lambda cluster: setattr(cluster.homes, "log_ms", (10_000, 10_000)))
 
 
 def is_writing(cluster: EmbeddedCluster) -> bool:
@@ -1039,40 +1025,27 @@ def test_a_static_member_starts_again_while_its_coordinator_moves(two: Bench) ->
     assert new.joined().error_code == ErrorCode.NOT_COORDINATOR
 
 
-class Rights(Access):
-    """A principal without some rights."""
-
-    def __init__(self, *denied: tuple[str, str, str]) -> None:
-        super().__init__()
-        self.denied = set(denied)
-
-    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
-        return (operation, kind, name) not in self.denied
-
-
-def test_rights_on_groups() -> None:
-    rights = Rights(*((each, "group", G) for each in ("READ", "DESCRIBE", "DELETE")))
-    with Bench(access=rights) as bench:
-        peer = bench.peer()
-        assert codes(peer) == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(REQUESTS)
-        rights.denied = {("DESCRIBE", "group", G)}
-        assert committed(peer, 7, topics=topics_of(OFFSET_COMMIT.request, 1)) == 0
-        # Who may describe the cluster sees all groups.
-        assert [each.group_id for each in peer.ask(LIST_GROUPS, 5).groups] == [G]
-        rights.denied.add(("DESCRIBE", "cluster", "kafka-cluster"))
-        assert peer.ask(LIST_GROUPS, 5).groups == []
+def test_rights_on_groups(bench: Bench) -> None:
+    bench.deny(*((each, "group", G) for each in ("READ", "DESCRIBE", "DELETE")))
+    peer = bench.peer()
+    assert codes(peer) == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(REQUESTS)
+    bench.deny(("DESCRIBE", "group", G))
+    assert committed(peer, 7, topics=topics_of(OFFSET_COMMIT.request, 1)) == 0
+    # Who may describe the cluster sees all groups.
+    assert [each.group_id for each in peer.ask(LIST_GROUPS, 5).groups] == [G]
+    bench.deny(("DESCRIBE", "group", G), ("DESCRIBE", "cluster", "kafka-cluster"))
+    assert peer.ask(LIST_GROUPS, 5).groups == []
 
 
-def test_rights_on_topics() -> None:
-    rights = Rights(("READ", "topic", "t"))
-    with Bench(access=rights) as bench:
-        peer, topics = bench.peer(), topics_of(OFFSET_COMMIT.request, 1)
-        assert committed(peer, 7, topics=topics) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        rights.denied = set()
-        assert committed(peer, 7, topics=topics) == 0
-        rights.denied = {("DESCRIBE", "topic", "t")}
-        assert bench.offset() == (-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        assert peer.ask(OFFSET_FETCH, 7, group_id=G, topics=None).topics == []
+def test_rights_on_topics(bench: Bench) -> None:
+    peer, topics = bench.peer(), topics_of(OFFSET_COMMIT.request, 1)
+    bench.deny(("READ", "topic", "t"))
+    assert committed(peer, 7, topics=topics) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    bench.deny()
+    assert committed(peer, 7, topics=topics) == 0
+    bench.deny(("DESCRIBE", "topic", "t"))
+    assert bench.offset() == (-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert peer.ask(OFFSET_FETCH, 7, group_id=G, topics=None).topics == []
 
 
 def fail(bench: Bench, api: Api, code: int, **where: Any) -> None:

@@ -1,15 +1,12 @@
 """Consumer groups of KIP-848 in the embedded broker: heartbeat by heartbeat, and librdkafka's consumers."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.access import Access
-from cyproducer.testing.broker.cluster import EmbeddedCluster
 from cyproducer.testing.broker.modern_groups import SESSION_MS
 from cyproducer.testing.broker.retention import OFFSETS_CHECK_MS
 from cyproducer.wire.messages import (
@@ -518,30 +515,15 @@ def test_heartbeats_that_are_refused(bench: Bench, one: Reader) -> None:
     assert asked.error_code == ErrorCode.NOT_COORDINATOR
 
 
-class Without(Access):
-    """Nobody has one right."""
-
-    def __init__(self, *denied: str) -> None:
-        super().__init__()
-        self.denied = denied
-
-    def allows(self, principal: str, operation: str, kind: str, name: str) -> bool:
-        return (operation, kind, name) != self.denied
-
-
-def deny(denied: tuple[str, str, str], cluster: EmbeddedCluster) -> None:
-    cluster.access = Without(*denied)
-
-
 def test_rights(bench: Bench, one: Reader) -> None:
     for denied, code in (
         (("READ", "group", G), ErrorCode.GROUP_AUTHORIZATION_FAILED),
         (("DESCRIBE", "topic", "t"), ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ):
-        bench.call(partial(deny, denied))
+        bench.deny(denied)
         one.peer = bench.peer()
         assert one.join() == code
-    bench.call(partial(deny, ("DESCRIBE", "group", G)))
+    bench.deny(("DESCRIBE", "group", G))
     assert described(bench).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
