@@ -1,4 +1,4 @@
-"""Consumer groups of the embedded broker, by three other clients' consumers. ``broker/`` has single requests."""
+"""Consumer groups of the embedded broker, by other clients' consumers; ``broker`` has single requests."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -28,7 +28,8 @@ from cyproducer.wire.messages import (
     TXN_OFFSET_COMMIT,
     UPDATE_FEATURES,
 )
-from cyproducer.wire.schema import Api, Field, Struct
+from cyproducer.wire.schema import Field, Struct
+from tests.testing.broker.peer import Peer
 from tools.harness.until import PATIENCE_S
 
 
@@ -39,24 +40,14 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def connection(broker: EmbeddedBroker) -> Iterator[socket.socket]:
+def peer(broker: EmbeddedBroker) -> Iterator[Peer]:
+    with Peer(broker.bootstrap_servers) as peer:
+        yield peer
+
+
+def connected(broker: EmbeddedBroker) -> socket.socket:
     host, port = broker.bootstrap_servers.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
-        yield connection
-
-
-def response(connection: socket.socket, api: Api, version: int) -> Any:
-    size = int.from_bytes(_exactly(connection, 4), "big")
-    return api.decode_response(version, _exactly(connection, size))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        assert more, "the connection was closed"
-        data += more
-    return data
+    return socket.create_connection((host, int(port)), PATIENCE_S)
 
 
 def works(broker: EmbeddedBroker) -> bool:
@@ -64,12 +55,11 @@ def works(broker: EmbeddedBroker) -> bool:
         return producer.send("t", b"still there").get(PATIENCE_S).offset >= 0
 
 
-def produced(connection: socket.socket, data: bytes | None, acks: int = -1, topic: str = "t") -> Any:
+def produced(peer: Peer, data: bytes | None, acks: int = -1, topic: str = "t") -> Any:
     request = PRODUCE.request
-    partition = request.PartitionProduceData(0, data)
-    topics = [request.TopicProduceData(topic, bytes(16), [partition])]
-    connection.sendall(PRODUCE.encode_request(9, 1, "test", request(None, acks, 1000, topics)))
-    return response(connection, PRODUCE, 9).responses[0].partition_responses[0]
+    topics = [request.TopicProduceData(topic, bytes(16), [request.PartitionProduceData(0, data)])]
+    response = peer.ask(PRODUCE, 9, transactional_id=None, acks=acks, timeout_ms=1000, topic_data=topics)
+    return response.responses[0].partition_responses[0]
 
 
 def batch(producer_id: int = -1, epoch: int = -1, sequence: int = -1) -> bytes:
@@ -86,7 +76,7 @@ def changed(data: bytes, at: int, format_: str, value: int) -> bytes:
     return bytes(copy)
 
 
-def test_batches_that_a_broker_must_not_take_are_refused(connection: socket.socket) -> None:
+def test_batches_that_a_broker_must_not_take_are_refused(peer: Peer) -> None:
     good = batch()
     wrong_sum = bytearray(good)
     wrong_sum[-1] ^= 1
@@ -101,15 +91,15 @@ def test_batches_that_a_broker_must_not_take_are_refused(connection: socket.sock
         (batch(5, -1, -1), ErrorCode.INVALID_RECORD),
         (bytes(wrong_sum), ErrorCode.CORRUPT_MESSAGE),
     ]:
-        assert produced(connection, data).error_code == code, data
-    assert produced(connection, good, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert produced(connection, good, topic="none").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert produced(connection, good).error_code == ErrorCode.NO_ERROR
+        assert produced(peer, data).error_code == code, data
+    assert produced(peer, good, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert produced(peer, good, topic="none").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert produced(peer, good).error_code == ErrorCode.NO_ERROR
 
 
-def test_sequences_are_checked(connection: socket.socket) -> None:
+def test_sequences_are_checked(peer: Peer) -> None:
     def send(epoch: int, sequence: int) -> tuple[int, int]:
-        answer = produced(connection, batch(77, epoch, sequence))
+        answer = produced(peer, batch(77, epoch, sequence))
         return answer.error_code, answer.base_offset
 
     _, first = send(0, 0)
@@ -127,14 +117,13 @@ def test_sequences_are_checked(connection: socket.socket) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_hostile_bytes_do_not_stop_it(broker: EmbeddedBroker, seed: int) -> None:
     dice = random.Random(seed)
-    host, port = broker.bootstrap_servers.rsplit(":", 1)
     apis = list(HANDLERS)
     for _ in range(150):
         api = dice.choice(apis)
         version = dice.randint(*api.declared)
         body = dice.randbytes(dice.randrange(60))
         frame = struct.pack(">hhih", api.key, version, 1, -1) + body
-        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        with connected(broker) as connection:
             connection.sendall(struct.pack(">i", len(frame)) + frame)
             if dice.random() < 0.3:
                 connection.sendall(dice.randbytes(20))
@@ -171,13 +160,12 @@ def test_no_request_makes_a_handler_raise(
     broker: EmbeddedBroker, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     dice = random.Random(seed)
-    host, port = broker.bootstrap_servers.rsplit(":", 1)
     apis = list(HANDLERS)
     for _ in range(2000):
         api = dice.choice(apis)
         version = dice.randint(*api.declared)
         values = [anything(dice, field, version, field.array) for field in api.request.root.fields]
-        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        with connected(broker) as connection:
             connection.sendall(api.encode_request(version, 1, "test", api.request(*values)))
             # The broker has handled it, or waits, or has refused it.
             connection.shutdown(socket.SHUT_WR)
@@ -189,28 +177,20 @@ def test_no_request_makes_a_handler_raise(
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 30])
-def test_a_frame_of_an_impossible_size_closes_the_connection(
-    connection: socket.socket, broker: EmbeddedBroker, size: int
-) -> None:
-    connection.sendall(struct.pack(">i", size) + b"x" * 10)
-    assert _end(connection) == b""
+def test_a_frame_of_an_impossible_size_closes_the_connection(broker: EmbeddedBroker, size: int) -> None:
+    with connected(broker) as connection:
+        connection.sendall(struct.pack(">i", size) + b"x" * 10)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
     assert works(broker)
 
 
-def _end(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(1)
-    except ConnectionResetError:
-        return b""
-
-
-def test_responses_come_in_the_order_of_requests(connection: socket.socket) -> None:
-    request = METADATA.encode_request(9, 1, "test", METADATA.request([], False, False, False))
-    versions = API_VERSIONS.encode_request(3, 2, "test", API_VERSIONS.request("x", "1"))
-    connection.sendall(request + versions + request)
-    assert response(connection, METADATA, 9).brokers
-    assert response(connection, API_VERSIONS, 3).api_keys
-    assert response(connection, METADATA, 9).brokers
+def test_responses_come_in_the_order_of_requests(peer: Peer) -> None:
+    for api in (METADATA, API_VERSIONS, METADATA):
+        peer.send(api, 3)
+    assert peer.receive().brokers
+    assert peer.receive().api_keys
+    assert peer.receive().brokers
 
 
 @pytest.mark.parametrize(
@@ -219,12 +199,9 @@ def test_responses_come_in_the_order_of_requests(connection: socket.socket) -> N
 def test_a_version_that_is_too_new_is_answered_with_those_that_are_known(
     release: str, named: list[int]
 ) -> None:
-    with EmbeddedBroker(kafka_version=release) as broker:
-        host, port = broker.bootstrap_servers.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
-            frame = struct.pack(">hhih", API_VERSIONS.key, 99, 1, -1)
-            connection.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = response(connection, API_VERSIONS, 0)
+    with EmbeddedBroker(kafka_version=release) as broker, Peer(broker.bootstrap_servers) as peer:
+        peer.send_frame(struct.pack(">ihhih", 10, API_VERSIONS.key, 99, 1, -1), API_VERSIONS, 0)
+        answer = peer.receive()
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert [each.api_key for each in answer.api_keys] == named
 
@@ -247,11 +224,10 @@ def test_only_new_releases_limit_how_far_ahead_a_timestamp_is(release: str, take
 
 
 def fetched(
-    connection: socket.socket,
+    peer: Peer,
     session: tuple[int, int],
     offsets: dict[int, int],
     forgotten: list[int] | None = None,
-    wait_ms: int = 0,
     version: int = 11,
 ) -> Any:
     """Fetches "read", in a session (id, epoch). Returns the response."""
@@ -259,18 +235,17 @@ def fetched(
     partitions = [request.FetchPartition(index, -1, at, -1, -1, 1 << 20) for index, at in offsets.items()]
     topics = [request.FetchTopic("read", bytes(16), partitions)] if partitions else []
     gone = [request.ForgottenTopic("read", bytes(16), forgotten)] if forgotten else []
-    values = {
-        "max_wait_ms": wait_ms,
-        "min_bytes": 1,
-        "max_bytes": 1 << 20,
-        "session_id": session[0],
-        "session_epoch": session[1],
-        "topics": topics,
-        "forgotten_topics_data": gone,
-    }
-    given = [values.get(field.name, field.zero()) for field in request.root.fields]
-    connection.sendall(FETCH.encode_request(version, 1, "test", request(*given)))
-    return response(connection, FETCH, version)
+    return peer.ask(
+        FETCH,
+        version,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=topics,
+        forgotten_topics_data=gone,
+    )
 
 
 def parts(answer: Any) -> dict[int, tuple[int, int]]:
@@ -283,31 +258,31 @@ def parts(answer: Any) -> dict[int, tuple[int, int]]:
     }
 
 
-def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, connection: socket.socket) -> None:
+def test_a_fetch_session_has_changes_only(broker: EmbeddedBroker, peer: Peer) -> None:
     broker.create_topic("read", 3)
-    first = fetched(connection, (0, 0), {0: 0, 1: 0, 2: 0})
+    first = fetched(peer, (0, 0), {0: 0, 1: 0, 2: 0})
     assert parts(first) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     session = first.session_id
     assert session > 0
-    assert parts(fetched(connection, (session, 1), {})) == {}
+    assert parts(fetched(peer, (session, 1), {})) == {}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send("read", b"v", partition=1).get(PATIENCE_S)
-    found = parts(fetched(connection, (session, 2), {}))
+    found = parts(fetched(peer, (session, 2), {}))
     assert list(found) == [1]
     assert found[1] == (1, 69)
     # The client goes on there, and nothing is new.
-    assert parts(fetched(connection, (session, 3), {1: 1})) == {}
-    assert parts(fetched(connection, (session, 4), {1: 0}, forgotten=[0])) == {1: (1, 69)}
+    assert parts(fetched(peer, (session, 3), {1: 1})) == {}
+    assert parts(fetched(peer, (session, 4), {1: 0}, forgotten=[0])) == {1: (1, 69)}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send("read", b"v", partition=0).get(PATIENCE_S)
-    assert 0 not in parts(fetched(connection, (session, 5), {1: 1}))
-    assert fetched(connection, (session, 5), {}).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert 0 not in parts(fetched(peer, (session, 5), {1: 1}))
+    assert fetched(peer, (session, 5), {}).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     # Its topics have names, and version 13 has their ids.
-    mixed = fetched(connection, (session, 6), {}, version=13)
+    mixed = fetched(peer, (session, 6), {}, version=13)
     assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     # A whole request ends it; without a session, all that was asked for is in the response.
-    assert parts(fetched(connection, (session, -1), {1: 1, 2: 0})) == {1: (1, 0), 2: (0, 0)}
-    assert fetched(connection, (session, 6), {}).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert parts(fetched(peer, (session, -1), {1: 1, 2: 0})) == {1: (1, 0), 2: (0, 0)}
+    assert fetched(peer, (session, 6), {}).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 # Releases
@@ -320,37 +295,30 @@ def test_the_producer_works_with_each_release(release: str) -> None:
 
 
 @pytest.fixture
-def of_4_4() -> Iterator[tuple[EmbeddedBroker, socket.socket]]:
-    with EmbeddedBroker(topics={"t": 1}, kafka_version="4.4") as broker:
-        host, port = broker.bootstrap_servers.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
-            yield broker, connection
+def of_4_4() -> Iterator[tuple[EmbeddedBroker, Peer]]:
+    with (
+        EmbeddedBroker(topics={"t": 1}, kafka_version="4.4") as broker,
+        Peer(broker.bootstrap_servers) as peer,
+    ):
+        yield broker, peer
 
 
-def test_a_broker_refuses_a_client_that_expects_another_one(
-    of_4_4: tuple[EmbeddedBroker, socket.socket],
-) -> None:
+def test_a_broker_refuses_a_client_that_expects_another_one(of_4_4: tuple[EmbeddedBroker, Peer]) -> None:
     """KIP-1242."""
-    _, connection = of_4_4
-    connection.sendall(METADATA.encode_request(9, 1, "test", METADATA.request([], False, False, False)))
-    cluster_id = response(connection, METADATA, 9).cluster_id
+    _, peer = of_4_4
+    cluster_id = peer.ask(METADATA, 9).cluster_id
 
-    def told(*expected: Any) -> int:
-        request = API_VERSIONS.request("test", "1", *expected)
-        connection.sendall(API_VERSIONS.encode_request(5, 1, "test", request))
-        return int(response(connection, API_VERSIONS, 5).error_code)
+    def told(cluster: str | None = None, node: int = -1) -> int:
+        return int(peer.ask(API_VERSIONS, 5, cluster_id=cluster, node_id=node).error_code)
 
     assert told() == told(cluster_id, 1) == ErrorCode.NO_ERROR
     assert told(cluster_id, 2) == told("another", 1) == ErrorCode.REBOOTSTRAP_REQUIRED
 
 
-def test_offsets_of_a_transaction_are_committed_by_topic_id(
-    of_4_4: tuple[EmbeddedBroker, socket.socket],
-) -> None:
+def test_offsets_of_a_transaction_are_committed_by_topic_id(of_4_4: tuple[EmbeddedBroker, Peer]) -> None:
     """KIP-1319."""
-    broker, connection = of_4_4
-    connection.sendall(METADATA.encode_request(12, 1, "test", METADATA.request(None, False, False)))
-    (topic,) = response(connection, METADATA, 12).topics
+    broker, peer = of_4_4
+    (topic,) = peer.ask(METADATA, 12, topics=None).topics
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="tx") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -358,10 +326,16 @@ def test_offsets_of_a_transaction_are_committed_by_topic_id(
         message = TXN_OFFSET_COMMIT.request
         part = message.TxnOffsetCommitRequestPartition(0, 5, -1, None)
         named = [message.TxnOffsetCommitRequestTopic("", key, [part]) for key in (topic.topic_id, b"?" * 16)]
-        (found,) = described(connection, "tx")
-        request = message("tx", "g", found.producer_id, found.producer_epoch, -1, "", None, named)
-        connection.sendall(TXN_OFFSET_COMMIT.encode_request(6, 1, "test", request))
-        answers = response(connection, TXN_OFFSET_COMMIT, 6).topics
+        (found,) = peer.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=["tx"]).transaction_states
+        answers = peer.ask(
+            TXN_OFFSET_COMMIT,
+            6,
+            transactional_id="tx",
+            group_id="g",
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=named,
+        ).topics
         producer.commit_transaction()
     assert [(each.topic_id, [part.error_code for part in each.partitions]) for each in answers] == [
         (topic.topic_id, [ErrorCode.NO_ERROR]),
@@ -372,14 +346,7 @@ def test_offsets_of_a_transaction_are_committed_by_topic_id(
     reader.close()
 
 
-def described(connection: socket.socket, transactional_id: str) -> Any:
-    request = DESCRIBE_TRANSACTIONS.request([transactional_id])
-    connection.sendall(DESCRIBE_TRANSACTIONS.encode_request(0, 1, "test", request))
-    return response(connection, DESCRIBE_TRANSACTIONS, 0).transaction_states
-
-
-def test_a_batch_that_cannot_be_recompressed_is_refused(broker: EmbeddedBroker) -> None:
-    host, port = broker.bootstrap_servers.rsplit(":", 1)
+def test_a_batch_that_cannot_be_recompressed_is_refused(broker: EmbeddedBroker, peer: Peer) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     topics = [
         NewTopic("gzipped", 1, config={"compression.type": "gzip"}),
@@ -387,12 +354,11 @@ def test_a_batch_that_cannot_be_recompressed_is_refused(broker: EmbeddedBroker) 
     ]
     for done in admin.create_topics(topics).values():
         done.result(PATIENCE_S)
-    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
-        for codec in (2, 3, 4, 7):
-            # The records are not compressed, whatever the attributes say.
-            wrong = changed(batch(), 21, ">h", codec)
-            assert produced(connection, wrong, topic="gzipped").error_code == ErrorCode.CORRUPT_MESSAGE
-        assert produced(connection, batch(), topic="gzipped").error_code == ErrorCode.NO_ERROR
+    for codec in (2, 3, 4, 7):
+        # The records are not compressed, whatever the attributes say.
+        wrong = changed(batch(), 21, ">h", codec)
+        assert produced(peer, wrong, topic="gzipped").error_code == ErrorCode.CORRUPT_MESSAGE
+    assert produced(peer, batch(), topic="gzipped").error_code == ErrorCode.NO_ERROR
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, compression_type="zstd") as producer:
         # It fits only while it is compressed.
         with pytest.raises(errors.MessageSizeTooLargeError):
@@ -414,23 +380,17 @@ LEVEL_CHANGES: list[tuple[str, int, int, ErrorCode]] = [
 """Feature, level, type of the update, and the answer; one after the other, from level 2 on."""
 
 
-def test_the_level_of_transactions_is_changed_by_requests(connection: socket.socket) -> None:
+def test_the_level_of_transactions_is_changed_by_requests(peer: Peer) -> None:
     level = 2
     for feature, new, kind, code in LEVEL_CHANGES:
         update = UPDATE_FEATURES.request.FeatureUpdateKey(feature, new, False, kind)
         for validate_only in (True, False):
-            request = UPDATE_FEATURES.request(1000, [update], validate_only)
-            connection.sendall(UPDATE_FEATURES.encode_request(1, 1, "test", request))
-            assert response(connection, UPDATE_FEATURES, 1).error_code == code
+            answer = peer.ask(UPDATE_FEATURES, 1, feature_updates=[update], validate_only=validate_only)
+            assert answer.error_code == code
             if not validate_only and code == ErrorCode.NO_ERROR:
                 level = new
-            assert level_of(connection) == level
-
-
-def level_of(connection: socket.socket) -> int:
-    connection.sendall(API_VERSIONS.encode_request(3, 1, "test", API_VERSIONS.request("test", "1")))
-    found = response(connection, API_VERSIONS, 3).finalized_features
-    return sum(each.max_version_level for each in found)
+            found = peer.ask(API_VERSIONS, 3).finalized_features
+            assert sum(each.max_version_level for each in found) == level
 
 
 def test_releases_have_what_they_had() -> None:

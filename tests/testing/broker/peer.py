@@ -31,8 +31,12 @@ class Peer:
     def send(self, api: Api, version: int, **fields: Any) -> None:
         """Sends a request. Fields that are not given have their defaults."""
         values = {field.name: field.zero() for field in api.request.root.fields} | fields
+        self.send_frame(api.encode_request(version, 7, self._client_id, api.request(**values)), api, version)
+
+    def send_frame(self, frame: bytes, api: Api, version: int) -> None:
+        """Sends bytes, to which a response of this kind is expected."""
         self._waiting.append((api, version))
-        self._socket.sendall(api.encode_request(version, 7, self._client_id, api.request(**values)))
+        self._socket.sendall(frame)
 
     def receive(self) -> Any:
         """Returns the response to the oldest request that has none. Raises ``EOFError``: there is no more."""
