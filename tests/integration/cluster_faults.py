@@ -6,7 +6,6 @@ Owns the clients that move partitions and create topics. Does not choose the fau
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -36,9 +35,7 @@ class ClusterFaults:
     def __enter__(self) -> ClusterFaults:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._mover.close()
         for node in self._cluster.node_ids:
             if self._cluster.pid(node) is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,8 @@ import pytest
 from tools.harness.kafka_install import missing_tools
 
 if TYPE_CHECKING:
+    from tests.integration.old_kafka import OldKafka
+    from tests.integration.transaction_rig import TransactionRig
     from tools.harness.kafka_cluster import KafkaCluster
 
 EMBEDDED, REAL = "embedded", "kafka"
@@ -125,6 +128,34 @@ def transactional_kafka(
         return shared("transactional-embedded", lambda: _embedded(3))
     directory = tmp_path_factory.mktemp("transactional-kafka")
     return shared("transactional-kafka", lambda: _cluster(3, directory, TRANSACTION_PROPERTIES))
+
+
+@pytest.fixture
+def rig(transactional_kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[TransactionRig]:
+    """Topics and transactional ids that no other test uses."""
+    from tests.integration.transaction_rig import TransactionRig
+
+    name = re.sub("[^a-zA-Z0-9]", "-", f"{request.path.stem}-{request.node.name}")
+    with TransactionRig(transactional_kafka, name[-150:]) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module")
+def old(
+    broker: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OldKafka]:
+    """A broker of the version that the module asks for by ``parametrize``."""
+    from tests.integration.old_kafka import POMS, embedded_old_kafka, old_kafka
+
+    if broker == EMBEDDED:
+        with embedded_old_kafka(request.param) as embedded:
+            yield embedded
+        return
+    # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
+    if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
+        pytest.skip(f"no Kafka {request.param}: {reason}")
+    with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as kafka:
+        yield kafka
 
 
 def _cluster(nodes: int, directory: Path, properties: Mapping[str, Any] | None = None) -> KafkaCluster:

@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from confluent_kafka import IsolationLevel, Producer
 from confluent_kafka.admin import AdminClient
@@ -183,9 +182,7 @@ class Feeder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._end.set()
         self._thread.join()
         self._producer.flush(PATIENCE_S)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from types import TracebackType
 
 
 class FaultLog(logging.Handler):
@@ -41,9 +40,7 @@ class FaultLog(logging.Handler):
         logger.addHandler(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         logger = logging.getLogger("cyproducer")
         logger.removeHandler(self)
         logger.setLevel(self._usual_level)

@@ -12,7 +12,6 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from cyproducer import KafkaProducer, errors
@@ -132,9 +131,7 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end.set()
         self._thread.join()
         if error is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +53,14 @@ def below(root: int) -> list[ProcessInfo]:
 
 def until_gone(pids: set[int], what: str, patience_s: float = GONE_S) -> None:
     """Waits until none of the processes runs. After ``patience_s``, kills the remaining ones and fails."""
+    until_none(lambda: [each for each in processes() if each.pid in pids], what, patience_s)
+
+
+def until_none(find: Callable[[], list[ProcessInfo]], what: str, patience_s: float = GONE_S) -> None:
+    """Does the same until ``find`` returns no process."""
     left: list[ProcessInfo] = []
     for _ in looks(patience_s):
-        left = [each for each in processes() if each.pid in pids]
-        if not left:
+        if not (left := find()):
             return
     for each in left:
         with suppress(ProcessLookupError):

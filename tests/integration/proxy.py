@@ -15,7 +15,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 
 from tests.integration.fault_log import FaultLog
 from tests.integration.mischief import GENTLE, Fault, Mischief, Plan
@@ -102,9 +101,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _accept(self) -> None:

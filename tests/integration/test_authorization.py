@@ -4,6 +4,7 @@ count."""
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -75,7 +76,7 @@ def remove_rule(cluster: KafkaCluster, kind: ResourceType, name: str, user: str,
 
 
 def once_granted(call: Callable[[], object]) -> None:
-    """Repeats a call until the rule that allows it has reached the broker."""
+    """Repeats a call until the rule that allows it has reached the broker, a moment after it was made."""
     for _ in looks(20):
         try:
             call()
@@ -102,13 +103,7 @@ def producer(cluster: KafkaCluster, user: str, **options: Any) -> KafkaProducer:
 def test_a_denied_topic_fails_at_once_and_others_go_on(cluster: KafkaCluster) -> None:
     allow(cluster, "alice", "allowed", AclOperation.WRITE)
     with producer(cluster, "alice") as ours:
-        for _ in looks(20):
-            # The rule reaches the broker a moment after it was made.
-            try:
-                ours.send("allowed", b"v").get(30)
-            except (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
-                continue
-            break
+        once_granted(lambda: ours.send("allowed", b"v").get(30))
         futures = [ours.send("allowed", b"v") for _ in range(100)]
         began = time.monotonic()
         with pytest.raises(TopicAuthorizationFailedError, match="denied"):
@@ -125,12 +120,7 @@ def test_rights_that_are_granted_later_are_noticed(cluster: KafkaCluster) -> Non
         with pytest.raises(TopicAuthorizationFailedError):
             ours.send("later", b"v").get(30)
         allow(cluster, "alice", "later", AclOperation.WRITE)
-        for _ in looks(20):
-            try:
-                ours.send("later", b"v").get(30)
-            except TopicAuthorizationFailedError:
-                continue
-            break
+        once_granted(lambda: ours.send("later", b"v").get(30))
         assert ours.send("later", b"v").get(30).offset >= 1
 
 
@@ -157,12 +147,7 @@ def test_no_right_to_write_anywhere_refuses_the_producer_id_and_says_what_to_do(
                 break
         assert "IdempotentWrite" in str(caught.value)
         allow(cluster, "bob", "denied", AclOperation.WRITE)
-        for _ in looks(20):
-            try:
-                ours.send("denied", b"v").get(30)
-            except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError):
-                continue
-            break
+        once_granted(lambda: ours.send("denied", b"v").get(30))
         assert ours.send("denied", b"v").get(30).offset >= 1
 
 
@@ -230,13 +215,8 @@ def test_a_transaction_with_a_denied_topic_writes_to_none(cluster: KafkaCluster,
         once_granted(ours.init_transactions)
         # Metadata is known, so that a broker of transactions refuses it.
         allow(cluster, "alice", "described", AclOperation.DESCRIBE)
-        for _ in looks(20):
-            try:
-                ours.partitions_for("described")
-                ours.partitions_for(name)
-            except AuthorizationError:
-                continue
-            break
+        for topic in ("described", name):
+            once_granted(partial(ours.partitions_for, topic))
         ours.begin_transaction()
         for _ in range(10):
             ours.send(name, b"v")

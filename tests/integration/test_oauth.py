@@ -11,6 +11,7 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.errors import SaslAuthenticationFailedError
 from tests.integration.consume import end_offset
+from tests.integration.traffic import send_for
 from tools.harness import sasl, tls
 from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
@@ -114,12 +115,8 @@ def test_sessions_end_with_their_tokens_and_are_renewed_under_load(
     with producer(cluster, **with_secret(server)) as ours:
         ours.send(topic, b"first").get(30)
         made = ours.metrics()["producer-metrics"]["connection-creation-total"]
-        began, count = time.monotonic(), 1
         # Two sessions.
-        while time.monotonic() - began < 2 * lifetime_s:
-            futures = [ours.send(topic, bytes(100)) for _ in range(500)]
-            assert [future.get(30).offset for future in futures] == list(range(count, count + 500))
-            count += 500
+        count = 1 + send_for(2 * lifetime_s, ours, topic, first_offset=1)
         assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
     assert len(server.asked) >= 2
     # Not read back: it is as many records as the machine can send in two sessions.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,9 @@ from confluent_kafka.cimpl import NewTopic
 from cyproducer import KafkaProducer, errors
 from cyproducer.transactions import TransactionAdmin
 from tests.integration.consume import Fetched, read_all
-from tests.integration.old_kafka import POMS, OldKafka, embedded_old_kafka, old_kafka
+from tests.integration.old_kafka import OldKafka
 from tests.integration.record_shapes import all_shapes
-from tools.harness.kafka_install import missing_tools
 from tools.harness.until import looks
-
-pytestmark = pytest.mark.either_broker(slow=True)
 
 VERSIONS = {
     # The handshake starts with version 4. Since Kafka 2.4, a refusal has the supported versions.
@@ -43,19 +39,10 @@ RECORDS = 1_000
 KEPT_FOR_EVER = {"retention.ms": "-1", "segment.ms": str(2**63 - 1)}
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def old(
-    broker: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OldKafka]:
-    if broker == "embedded":
-        with embedded_old_kafka(request.param) as embedded:
-            yield embedded
-        return
-    # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
-    if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
-        pytest.skip(f"no Kafka {request.param}: {reason}")
-    with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as kafka:
-        yield kafka
+pytestmark = [
+    pytest.mark.either_broker(slow=True),
+    pytest.mark.parametrize("old", VERSIONS, indirect=True, scope="module"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ have only the first version of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -13,11 +11,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
-from tests.integration.old_kafka import POMS, OldKafka, embedded_old_kafka, old_kafka
+from tests.integration.old_kafka import OldKafka
 from tests.integration.transaction_rig import await_assignment, group_offsets, member, producer
-from tools.harness.kafka_install import missing_tools
-
-pytestmark = pytest.mark.either_broker(slow=True)
 
 VERSIONS = {
     "2.5.1": {
@@ -42,19 +37,10 @@ VERSIONS = {
 PARTITIONS = 2
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def old(
-    broker: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OldKafka]:
-    if broker == "embedded":
-        with embedded_old_kafka(request.param) as embedded:
-            yield embedded
-        return
-    # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
-    if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
-        pytest.skip(f"no Kafka {request.param}: {reason}")
-    with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as kafka:
-        yield kafka
+pytestmark = [
+    pytest.mark.either_broker(slow=True),
+    pytest.mark.parametrize("old", VERSIONS, indirect=True, scope="module"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -49,13 +49,6 @@ def reader(transactional_kafka: KafkaCluster) -> Iterator[Reading]:
         yield admin._reading
 
 
-@pytest.fixture
-def rig(transactional_kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[TransactionRig]:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with TransactionRig(transactional_kafka, f"reading-{name[-150:]}") as rig:
-        yield rig
-
-
 @pytest.fixture(scope="module")
 def compacting(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A node that compacts at once."""

@@ -15,6 +15,7 @@ from cyproducer.errors import (
 )
 from cyproducer.transactions import Outcome, TransactionAdmin
 from tests.integration.consume import end_offset, read_all
+from tests.integration.traffic import send_for
 from tools.harness import sasl, tls
 from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
@@ -143,12 +144,8 @@ def test_sessions_are_renewed_under_load_without_losing_the_connection(
     with producer(cluster, sasl_mechanism=mechanism) as ours:
         ours.send(topic, b"first").get(30)
         made = ours.metrics()["producer-metrics"]["connection-creation-total"]
-        began, count = time.monotonic(), 1
         # Three sessions.
-        while time.monotonic() - began < 3 * REAUTH_MS / 1000:
-            futures = [ours.send(topic, bytes(100)) for _ in range(500)]
-            assert [future.get(30).offset for future in futures] == list(range(count, count + 500))
-            count += 500
+        count = 1 + send_for(3 * REAUTH_MS / 1000, ours, topic, first_offset=1)
         assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
     # Each offset was seen once. Millions of records would take the consumer longer than the test.
     assert end_offset(cluster.reading("SECURE"), topic, 0) == count

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.forked import needs_module, needs_proc
-from tests.integration.process_table import GONE_S, ProcessInfo, below, of_session
+from tests.integration.process_table import below, of_session, until_none
 from tests.integration.spark_faults import PARTITIONS, Signals, found, until_written, value
 from tests.programs import ROOT, Program
 from tools.harness.kafka_cluster import KafkaCluster
-from tools.harness.until import looks
 
 pytestmark = [
     pytest.mark.kafka,
@@ -95,14 +93,7 @@ def kill_driver(driver: Program) -> None:
     assert any("pyspark.daemon" in each.command for each in workers), workers
     for pid in (jvm.pid, driver.pid):
         os.kill(pid, signal.SIGKILL)
-    left: list[ProcessInfo] = []
-    for _ in looks(GONE_S):
-        if not (left := of_session(driver.pid)):
-            return
-    for each in left:
-        with suppress(ProcessLookupError):
-            os.kill(each.pid, signal.SIGKILL)
-    raise AssertionError(f"{GONE_S:.0f} s after the driver was killed these still run: {left}")
+    until_none(lambda: of_session(driver.pid), "the driver was killed, and its processes are")
 
 
 def noted(directory: Path, what: str) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -71,11 +72,8 @@ class Application:
         return SinksCluster(SharedConfig(config), self.sink, f"{self.rig.name}.decisions", self.timeout_ms)
 
     def plan(self) -> Plan:
-        cluster = self.cluster()
-        try:
+        with closing(self.cluster()) as cluster:
             return Driver(cluster, self.sink).plan()
-        finally:
-            cluster.close()
 
     def write(self, plan: Plan, batch: int, tasks: int = 2) -> list[TaskOutcome | None]:
         return [self.write_task(plan, batch, task) for task in range(tasks)]
@@ -106,21 +104,15 @@ class Application:
         return TaskOutcome(plan, verdict, self.query, batch, ROWS, written)
 
     def commit(self, outcomes: list[TaskOutcome | None]) -> None:
-        cluster = self.cluster()
-        try:
+        with closing(self.cluster()) as cluster:
             Driver(cluster, self.sink).commit(outcomes)
-        finally:
-            cluster.close()
 
     def decide(self, outcomes: list[TaskOutcome | None]) -> None:
         """Dies after the decision."""
-        cluster = self.cluster()
-        cluster.commit = die  # type: ignore[method-assign]
-        try:
+        with closing(self.cluster()) as cluster:
+            cluster.commit = die  # type: ignore[method-assign]
             with pytest.raises(Died):
                 Driver(cluster, self.sink).commit(outcomes)
-        finally:
-            cluster.close()
 
     def decide_too_late(self) -> None:
         """Dies after the decision about batch 0, and the brokers abort its transactions."""

@@ -10,7 +10,6 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -38,13 +37,6 @@ def level(request: pytest.FixtureRequest, transactional_kafka: KafkaCluster) -> 
     """The level of ``transaction.version``: 2 is the protocol's second version, 1 and 0 are the first."""
     Transactions(transactional_kafka).set_level(request.param)
     return int(request.param)
-
-
-@pytest.fixture
-def rig(transactional_kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[TransactionRig]:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with TransactionRig(transactional_kafka, name[-150:]) as rig:
-        yield rig
 
 
 def values(name: str, count: int) -> list[bytes]:

@@ -36,13 +36,6 @@ def level(request: pytest.FixtureRequest, transactional_kafka: KafkaCluster) -> 
 
 
 @pytest.fixture
-def rig(transactional_kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[TransactionRig]:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    with TransactionRig(transactional_kafka, f"admin-{name[-150:]}") as rig:
-        yield rig
-
-
-@pytest.fixture
 def admin(transactional_kafka: KafkaCluster) -> Iterator[TransactionAdmin]:
     with TransactionAdmin(config(transactional_kafka)) as admin:
         yield admin

@@ -1,15 +1,26 @@
-"""Sends records from a thread while a test changes the cluster, and checks that none is lost."""
+"""Sends records for a while, and checks that none is lost; from a thread while a test changes the cluster."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from types import TracebackType
+import time
 from typing import Any
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
 from tools.harness.kafka_cluster import KafkaCluster
+
+
+def send_for(seconds: float, producer: KafkaProducer, topic: str, first_offset: int) -> int:
+    """Sends records to the topic's only partition, waits for each, and checks its offset. Returns how many it
+    has sent."""
+    ends, offset = time.monotonic() + seconds, first_offset
+    while time.monotonic() < ends:
+        futures = [producer.send(topic, bytes(100)) for _ in range(500)]
+        assert [future.get(30).offset for future in futures] == list(range(offset, offset + 500))
+        offset += 500
+    return offset - first_offset
 
 
 class Traffic:
@@ -43,9 +54,7 @@ class Traffic:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._end.set()
         self._thread.join()
 

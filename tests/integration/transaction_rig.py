@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Literal
 
 from confluent_kafka import (
@@ -52,9 +51,7 @@ class TransactionRig:
     def __enter__(self) -> TransactionRig:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.assert_settled()
 

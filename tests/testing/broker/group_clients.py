@@ -24,6 +24,18 @@ class Client(ABC):
         #: What it has read.
         self.values: list[bytes] = []
 
+    def options(self) -> dict[str, Any]:
+        """Returns the options of a consumer whose names are kafka-python's."""
+        return {
+            "bootstrap_servers": self.addresses,
+            "group_id": self.group,
+            "group_instance_id": self.instance,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "heartbeat_interval_ms": 50,
+            "fetch_max_wait_ms": 50,
+        }
+
     @abstractmethod
     def poll(self) -> None:
         """Takes part in the group for a moment, and reads."""
@@ -59,16 +71,7 @@ class KafkaPython(Client):
     def _run(self) -> None:
         import kafka  # type: ignore[import-untyped]
 
-        consumer = kafka.KafkaConsumer(
-            TOPIC,
-            bootstrap_servers=self.addresses,
-            group_id=self.group,
-            group_instance_id=self.instance,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-            fetch_max_wait_ms=50,
-        )
+        consumer = kafka.KafkaConsumer(TOPIC, **self.options())
         until(lambda: consumer.partitions_for_topic(TOPIC), "metadata")
         while not self._is_over:
             for records in consumer.poll(timeout_ms=100).values():
@@ -157,16 +160,7 @@ class Aiokafka(Client):
     async def _read(self) -> None:
         import aiokafka  # type: ignore[import-untyped]
 
-        self._consumer = aiokafka.AIOKafkaConsumer(
-            TOPIC,
-            bootstrap_servers=self.addresses,
-            group_id=self.group,
-            group_instance_id=self.instance,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-            fetch_max_wait_ms=50,
-        )
+        self._consumer = aiokafka.AIOKafkaConsumer(TOPIC, **self.options())
         await self._consumer.start()
         while True:
             for records in (await self._consumer.getmany(timeout_ms=1000)).values():
