@@ -229,7 +229,7 @@ class ApplicationRequests:
                 version=version,
                 decode=request.decode,
             )
-        except (ValueError, TypeError, errors.KafkaError) as error:
+        except Exception as error:
             # A text of the application that can't be encoded fails only this request, not the client.
             self._refuse(request, error)
 

@@ -10,6 +10,7 @@ import pytest
 
 from cyproducer import transactions
 from cyproducer.producer import KafkaProducer
+from cyproducer.spark import sending
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import CUT_BYTES, DeadLetters
 from cyproducer.spark.exactly_once import task
@@ -58,8 +59,8 @@ class Target:
         }
         if self.guarantee == "exactly-once":
             name = f"id.{self.topic}"
-            found = task._write(SharedConfig(config), COLUMNS, self.topic, dead, name, 30_000, arrow)
-            summary, prepared = found
+            target = sending.Target(SharedConfig(config), COLUMNS, self.topic, dead)
+            summary, prepared = task._write(target, name, 30_000, arrow)
             # A decision has these places, and copies their records if it must.
             ranges = (*summary.ranges, *summary.dead_letter_ranges)
             places = {TopicPartition(r.topic, r.partition): (r.first_offset, r.last_offset) for r in ranges}
