@@ -274,7 +274,7 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         """Makes another configuration from the given options and the changes, and checks it again."""
         changes = hide(changes)
         read = _read(changes)
-        unset = {option.name for option in map(_option, changes) if option.name not in read}
+        unset = {_BY_KEY[key].name for key in changes} - read.keys()
         kept = {name: value for name, value in self._given.items() if name not in unset}
         return type(self)(**kept | read)
 
@@ -335,7 +335,7 @@ def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, str] = {}
     given: dict[str, Any] = {}
     for key, value in configs.items():
-        option = _option(key)
+        option = _BY_KEY[key]
         other = keys.setdefault(option.name, key)
         if other != key:
             raise KafkaConfigurationError(f"{other} and {key} are the same option: give only one of them")
@@ -364,10 +364,6 @@ def _is_built_in(key: str, value: Any) -> bool:
             f"{key}={value!r}: a Java class cannot be used: give sasl_oauth_token_provider"
         )
     return built_in is not None
-
-
-def _option(key: str) -> Option[Any]:
-    return _BY_KEY[key]
 
 
 def unknown_option(key: str, prefix: str = "") -> str | None:

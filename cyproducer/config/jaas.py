@@ -54,13 +54,11 @@ def _tokens(text: str) -> list[tuple[str, str]] | str:
             # Not the text itself: it may be a part of a password.
             return f"character {at + 1} is neither a name, a value in quotes, '=' nor ';'"
         at = match.end()
-        quoted = match["double"] if match["double"] is not None else match["single"]
-        if quoted is not None:
-            found.append(("value", _unescaped(quoted)))
-        elif match["word"] is not None:
-            found.append(("word", match["word"]))
-        elif match["sign"] is not None:
-            found.append(("sign", match["sign"]))
+        kind = str(match.lastgroup)
+        if kind in ("double", "single"):
+            found.append(("value", _unescaped(match[kind])))
+        elif kind != "space":
+            found.append((kind, match[kind]))
     return found
 
 

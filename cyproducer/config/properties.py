@@ -9,7 +9,8 @@ else.
 
 import re
 
-_SEPARATOR = re.compile(r"[ \t\f]*[=:][ \t\f]*|[ \t\f]+")
+#: A name, up to the first separator that is not escaped with a backslash, and a value. Matches every line.
+_ENTRY = re.compile(r"((?:\\.?|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -22,7 +23,7 @@ def parse(data: bytes) -> dict[str, str]:
         text = data.decode("latin-1")
     found = {}
     for line in _logical_lines(text):
-        name, value = _split(line)
+        name, value = _ENTRY.findall(line)[0]
         found[_unescaped(name)] = _unescaped(value)
     return found
 
@@ -43,20 +44,6 @@ def _logical_lines(text: str) -> list[str]:
         if continued:
             found[-1] = found[-1][:-1]
     return found
-
-
-def _split(line: str) -> tuple[str, str]:
-    """Splits at the first separator that is not escaped with a backslash."""
-    at = 0
-    while at < len(line):
-        if line[at] == "\\":
-            at += 2
-            continue
-        separator = _SEPARATOR.match(line, at)
-        if separator is not None:
-            return line[:at], line[separator.end() :]
-        at += 1
-    return line, ""
 
 
 def _unescaped(text: str) -> str:

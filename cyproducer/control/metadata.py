@@ -27,6 +27,9 @@ from cyproducer.wire.responses import NO_TOPIC_ID, MetadataResponse, TopicInfo
 #: Topic errors that waiting does not resolve; any other may go away.
 FINAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
+#: What is known about a topic that is not tracked. Never written to.
+_UNTRACKED = TopicState(0)
+
 
 class MetadataRequest(NamedTuple):
     """What to request from a broker; without topics, only the brokers are requested."""
@@ -166,21 +169,16 @@ class ClusterMetadata:
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Returns the node that leads a partition; None if there is no leader or it is not a known broker."""
-        state = self._topics.get(topic)
-        if state is None:
-            return None
-        node_id = state.leaders.get(partition, -1)
+        node_id = self._topics.get(topic, _UNTRACKED).leaders.get(partition, -1)
         return node_id if node_id in self._brokers else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Returns the newest leader epoch seen for a partition, -1 if none is known."""
-        state = self._topics.get(topic)
-        return -1 if state is None else state.epochs.get(partition, -1)
+        return self._topics.get(topic, _UNTRACKED).epochs.get(partition, -1)
 
     def partition_count(self, topic: str) -> int | None:
         """Returns the number of a topic's partitions; None while unknown."""
-        state = self._topics.get(topic)
-        return None if state is None or not state.leaders else len(state.leaders)
+        return len(self._topics.get(topic, _UNTRACKED).leaders) or None
 
     def is_gone(self, topic: str, partition: int) -> bool:
         """Returns whether a partition that once existed certainly no longer does.
@@ -193,20 +191,17 @@ class ClusterMetadata:
 
     def topic_id(self, topic: str) -> bytes | None:
         """Returns the topic's 16-byte id; None if unknown (KIP-516)."""
-        state = self._topics.get(topic)
-        return None if state is None or state.topic_id == NO_TOPIC_ID else state.topic_id
+        topic_id = self._topics.get(topic, _UNTRACKED).topic_id
+        return None if topic_id == NO_TOPIC_ID else topic_id
 
     def topic_error(self, topic: str) -> int:
         """Returns the error code of the last response about a topic; 0 for none."""
-        state = self._topics.get(topic)
-        return 0 if state is None else state.error_code
+        return self._topics.get(topic, _UNTRACKED).error_code
 
     def missing_ms(self, topic: str, now_ms: float) -> float | None:
         """Returns for how long responses have reported a topic as unknown; None if the last one did not."""
-        state = self._topics.get(topic)
-        if state is None or state.missing_since_ms == math.inf:
-            return None
-        return max(0.0, now_ms - state.missing_since_ms)
+        since_ms = self._topics.get(topic, _UNTRACKED).missing_since_ms
+        return None if since_ms == math.inf else max(0.0, now_ms - since_ms)
 
     def broker(self, node_id: int) -> BrokerMetadata | None:
         """Returns a broker by its node id, None if unknown."""
@@ -235,14 +230,10 @@ class ClusterMetadata:
     def _renew_views(self) -> None:
         for name in self._outdated:
             self.replaced.append(self._topic_views.get(name))
-            self._renewed[name] = self._topic_view(name)
+            state = self._topics.get(name, _UNTRACKED)
+            view = TopicView(state.share_leaders(), state.is_internal) if state.leaders else None
+            self._renewed[name] = view
         self._outdated.clear()
-
-    def _topic_view(self, name: str) -> TopicView | None:
-        state = self._topics.get(name)
-        if state is None or not state.leaders:
-            return None
-        return TopicView(state.share_leaders(), state.is_internal)
 
     def age_ms(self, now_ms: float) -> float:
         """Returns the time since the last full update; NaN if there was none. Thread-safe."""
@@ -417,10 +408,9 @@ class ClusterMetadata:
             Whether it was accepted: the partition is known, the epoch is newer than the known one, and the
             broker is known or its address is given.
         """
-        state = self._topics.get(topic)
+        state = self._topics.get(topic, _UNTRACKED)
         if (
-            state is None
-            or partition not in state.leaders
+            partition not in state.leaders
             or leader_epoch <= state.epochs.get(partition, -1)
             or (node_id not in self._brokers and (endpoint is None or endpoint.nodeId != node_id))
         ):

@@ -136,7 +136,7 @@ class ProxyStage:
         self._exchange = make(proxy, host, port)
         #: Hidden, because it may contain the credentials.
         self._unsent = Hidden(b"")
-        self._wanted: _Read | None = None
+        self._wanted = _Read(0)
         self._received = b""
         self._continue(None)
 
@@ -165,9 +165,8 @@ class ProxyStage:
             self._unsent = Hidden(bytes(send_some(sock, memoryview(self._unsent.reveal()))))
             if self._unsent.reveal():
                 return True
-            assert self._wanted is not None
             try:
-                data = self._read_headers(sock) if self._wanted.headers else self._read(sock)
+                data = self._read(sock)
             except BlockingIOError:
                 return False
             if not data:
@@ -177,7 +176,6 @@ class ProxyStage:
                 return None
 
     def _complete(self) -> bool:
-        assert self._wanted is not None
         if not self._wanted.headers:
             return len(self._received) == self._wanted.size
         if self._received.endswith(b"\r\n\r\n"):
@@ -189,11 +187,9 @@ class ProxyStage:
         return False
 
     def _read(self, sock: socket.socket) -> bytes:
-        assert self._wanted is not None
-        return sock.recv(self._wanted.size - len(self._received))
-
-    def _read_headers(self, sock: socket.socket) -> bytes:
-        """Reads up to the empty line and not a byte further: later bytes come from the broker."""
+        """Reads what is wanted and not a byte further: later bytes come from the broker."""
+        if not self._wanted.headers:
+            return sock.recv(self._wanted.size - len(self._received))
         seen = sock.recv(4096, socket.MSG_PEEK)
         # The empty line may have begun in the bytes read before.
         before = self._received[-3:]
