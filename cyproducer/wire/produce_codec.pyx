@@ -26,7 +26,6 @@ cdef enum:
     PER_TOPIC = 32            # upper bound for the bytes around a topic, without its name
     PER_BATCH = 16            # upper bound for the bytes around a batch
     ID_SIZE = 16
-    NODE_ENDPOINTS_TAG = 0
     LONGEST_STRING = 32767    # bytes
     FEW_BATCHES = 32          # sorting by insertion takes less time than counting bytes
     SLICE = 1024              # record errors to read before other threads can run
@@ -358,50 +357,22 @@ cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) no
     return take(c, size[0])
 
 
-cdef void skip_tags(Cursor* c) noexcept nogil:
-    cdef int64_t n = read_uvarint(c)
-    while n > 0 and not c.bad:
-        read_uvarint(c)
-        take(c, read_uvarint(c))
-        n -= 1
-
-
-cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
-    """Reads a partition's tagged fields: tag 0 is its current leader (KIP-951)."""
+cdef Cursor read_tags(Cursor* c) noexcept nogil:
+    """Reads tagged fields. Returns the bytes of tag 0, and ignores others; ``at`` is NULL without tag 0."""
     cdef int64_t n = read_uvarint(c)
     cdef int64_t tag
-    cdef int64_t size
-    cdef Cursor inner
-    while n > 0 and not c.bad:
-        tag = read_uvarint(c)
-        size = read_uvarint(c)
-        inner.at = c.at
-        inner.bad = False
-        if take(c, size) == NULL and size > 0:
-            return
-        inner.end = c.at
-        if tag == 0:
-            o.leader_id = <int32_t>read_i32(&inner)
-            o.leader_epoch = <int32_t>read_i32(&inner)
-            if inner.bad:
-                c.bad = True
-        n -= 1
-
-
-cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
-    """Reads the response's tagged fields: tag 0 has the addresses of the new leaders (KIP-951)."""
-    cdef int64_t n = read_uvarint(c)
-    cdef int64_t tag
-    cdef int64_t size
     cdef const uint8_t* data
+    cdef Cursor first
+    first.at = first.end = NULL
+    first.bad = False
     while n > 0 and not c.bad:
         tag = read_uvarint(c)
-        size = read_uvarint(c)
-        data = take(c, size)
-        if tag == NODE_ENDPOINTS_TAG and data != NULL:
-            endpoints.data = data
-            endpoints.size = size
+        data = take(c, read_uvarint(c))
+        if tag == 0 and data != NULL:
+            first.at = data
+            first.end = c.at
         n -= 1
+    return first
 
 
 cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
@@ -428,7 +399,7 @@ cdef dict record_errors(const Request* r, const Outcome* o, int32_t records):
         if 0 <= place < records:
             found[place] = printable(text[:size].decode("utf-8", "replace")) if size >= 0 else None
         if r.version >= FLEXIBLE:
-            skip_tags(&c)
+            read_tags(&c)
     return found
 
 
@@ -507,6 +478,8 @@ cdef int parse_produce(
     """
     cdef bint flexible = r.version >= FLEXIBLE
     cdef Cursor c
+    cdef Cursor leader
+    cdef Cursor nodes
     cdef int64_t topics
     cdef int64_t partitions
     cdef int64_t errors
@@ -524,7 +497,7 @@ cdef int parse_produce(
     c.end = frame + size
     c.bad = size < 4
     if flexible and not c.bad:
-        skip_tags(&c)
+        read_tags(&c)
     topics = read_count(&c, flexible) if not c.bad else 0
     # Each topic must have a batch. Each additional topic would cost a search in the request.
     if topics > r.count:
@@ -568,20 +541,26 @@ cdef int parse_produce(
                     read_i32(&c)
                     read_text(&c, flexible, &length)
                     if flexible:
-                        skip_tags(&c)
+                        read_tags(&c)
                     errors -= 1
                 o.record_errors_end = c.at
                 o.message = <const char*>read_text(&c, flexible, &length)
                 o.message_size = <int32_t>length
             if flexible:
-                read_partition_tags(&c, o)
+                leader = read_tags(&c)   # KIP-951
+                if leader.at != NULL:
+                    o.leader_id = <int32_t>read_i32(&leader)
+                    o.leader_epoch = <int32_t>read_i32(&leader)
+                    c.bad = c.bad or leader.bad
             partitions -= 1
         if flexible:
-            skip_tags(&c)
+            read_tags(&c)
         topics -= 1
     throttle_ms[0] = <int32_t>read_i32(&c)
     if flexible:
-        read_response_tags(&c, endpoints)
+        nodes = read_tags(&c)   # the addresses of the new leaders (KIP-951)
+        endpoints.data = nodes.at
+        endpoints.size = nodes.end - nodes.at
     if c.bad or c.at != c.end:
         return -1
     for i in range(r.count):
