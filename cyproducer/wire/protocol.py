@@ -89,7 +89,7 @@ def _metadata_request() -> Message:
 
         return write
 
-    return METADATA.request.write_as({"topics": of})
+    return METADATA.request.adapted({"topics": of})
 
 
 def encode_metadata(
@@ -207,13 +207,13 @@ def _metadata_response(with_replicas: bool) -> Message:
     """Returns the message that is read into the control plane's tuples. Topics are read in C, because there
     may be thousands."""
     kind = ReplicatedPartition if with_replicas else PartitionInfo
-    return METADATA.response.read_as(
-        {"MetadataResponseBroker": BrokerInfo},
+    return METADATA.response.adapted(
         {
             "topics": lambda version: (
                 lambda reader: read_topics(reader, version, TopicInfo, kind, with_replicas)
             )
         },
+        {"MetadataResponseBroker": BrokerInfo},
     )
 
 

@@ -149,9 +149,11 @@ class Struct:
         sizes = [_least_size(f, f.array, version, flexible) for f in self.fields if f.has(version)]
         return sum(sizes) + flexible
 
-    def reader(self, version: int, flexible: bool, path: str, special: Mapping[str, Read]) -> Read:
-        """Returns the function that reads the structure in a version. ``special``: the functions that read
-        the fields at these paths instead."""
+    def reader(
+        self, version: int, flexible: bool, path: str, special: Mapping[str, Read] = MappingProxyType({})
+    ) -> Read:
+        """Returns the function that reads the structure in a version. ``special``: of the structure's own
+        fields, those that other functions read."""
         reads: list[Read] = []
         tags: dict[int, tuple[int, Read]] = {}
         for index, field in enumerate(self.fields):
@@ -159,7 +161,7 @@ class Struct:
             if version not in field.versions:
                 reads.append(partial(_zero_of, field))
                 continue
-            read = special.get(place) or _reader(field, field.array, version, flexible, place, special)
+            read = special.get(field.name) or _reader(field, field.array, version, flexible, place)
             if version in field.tagged:
                 tags[field.tag] = index, read
                 read = partial(_zero_of, field)
@@ -191,11 +193,11 @@ class Struct:
         flexible: bool,
         path: str,
         strict: bool,
-        special: Mapping[str, Callable[[int], Write]] = MappingProxyType({}),
+        special: Mapping[str, Write] = MappingProxyType({}),
     ) -> Write:
         """Returns the function that writes the structure in a version. ``strict``: whether a value for a
         field that the version does not have is an error; see the module's docstring. ``special``: of the
-        structure's own fields, those that other functions write, made from the version."""
+        structure's own fields, those that other functions write."""
         writes: list[Write] = []
         tags: list[tuple[int, int, Field, Write]] = []
         for index, field in enumerate(self.fields):
@@ -203,8 +205,7 @@ class Struct:
             if version not in field.versions:
                 writes.append(partial(_refuse, field, place, version) if strict else _leave_out)
                 continue
-            make = special.get(field.name)
-            write = make(version) if make else _writer(field, field.array, version, flexible, place, strict)
+            write = special.get(field.name) or _writer(field, field.array, version, flexible, place, strict)
             if version in field.tagged:
                 tags.append((field.tag, index, field, write))
                 write = _leave_out
@@ -256,14 +257,12 @@ def _least_size(field: Field, array: bool, version: int, flexible: bool) -> int:
     return _SIZES.get(str(field.kind), 1 if flexible else 2)
 
 
-def _reader(
-    field: Field, array: bool, version: int, flexible: bool, place: str, special: Mapping[str, Read]
-) -> Read:
+def _reader(field: Field, array: bool, version: int, flexible: bool, place: str) -> Read:
     kind, nullable = field.kind, version in field.nullable
     if array:
         if kind == "int32" and not nullable:
             return operator.methodcaller("int32s", place)
-        element = _reader(field, False, version, flexible, place, special)
+        element = _reader(field, False, version, flexible, place)
         least, most = _least_size(field, False, version, flexible), field.most
 
         def read(reader: Reader) -> list[Any] | None:
@@ -272,7 +271,7 @@ def _reader(
 
         return read
     if isinstance(kind, Struct):
-        inner = kind.reader(version, flexible, f"{place}.", special)
+        inner = kind.reader(version, flexible, f"{place}.")
         if not nullable or field.array:
             return inner
         return lambda reader: None if reader.int8(place) < 0 else inner(reader)
@@ -333,32 +332,22 @@ class Message:
         self._structs: dict[str, Struct] | None = None
         self._readers: dict[int, Read] = {}
         self._writers: dict[int, Write] = {}
-        self._special: Mapping[str, Callable[[int], Read]] = {}
-        self._special_writers: Mapping[str, Callable[[int], Write]] = {}
+        self._special: Mapping[str, Callable[[int], Any]] = {}
 
-    def read_as(self, types: Mapping[str, type], special: Mapping[str, Callable[[int], Read]]) -> "Message":
-        """Returns a copy of the message that is read in another way.
+    def adapted(
+        self, special: Mapping[str, Callable[[int], Any]], types: Mapping[str, type] = MappingProxyType({})
+    ) -> "Message":
+        """Returns a copy of the message, to be only read or only written, in another way.
 
         Args:
+            special: field of the message -> a function that takes a version and returns the function that
+                reads the field, or the one that writes it.
             types: structure -> the named tuple to make, which has the same number of fields.
-            special: path of a field -> a function that takes a version and returns the function that reads
-                the field.
         """
         other = Message(self.name, self._flexible, self._declaration, self._strict)
         other._special = special
         for name, cls in types.items():
             other.structs[name].type = cls
-        return other
-
-    def write_as(self, special: Mapping[str, Callable[[int], Write]]) -> "Message":
-        """Returns a copy of the message that is written in another way.
-
-        Args:
-            special: field of the message -> a function that takes a version and returns the function that
-                writes the field.
-        """
-        other = Message(self.name, self._flexible, self._declaration, self._strict)
-        other._special_writers = special
         return other
 
     @property
@@ -384,22 +373,26 @@ class Message:
     def read(self, reader: Reader, version: int) -> Any:
         """Reads the message from the end of its header to the end of its own tagged fields."""
         if version not in self._readers:
-            special = {path: make(version) for path, make in self._special.items()}
-            self._readers[version] = self.root.reader(version, version >= self._flexible, "", special)
+            self._readers[version] = self.root.reader(
+                version, version >= self._flexible, "", self._special_of(version)
+            )
         return self._readers[version](reader)
 
     def reader_of(self, name: str, version: int) -> Read:
         """Returns the function that reads one field of the message, without the others."""
         field = next(field for field in self.root.fields if field.name == name)
-        return _reader(field, field.array, version, version >= self._flexible, name, {})
+        return _reader(field, field.array, version, version >= self._flexible, name)
 
     def write(self, writer: Writer, version: int, value: Any) -> None:
         """Writes the message. Raises a ``ValueError`` that names the field."""
         if version not in self._writers:
             self._writers[version] = self.root.writer(
-                version, version >= self._flexible, "", self._strict, self._special_writers
+                version, version >= self._flexible, "", self._strict, self._special_of(version)
             )
         self._writers[version](writer, value)
+
+    def _special_of(self, version: int) -> dict[str, Any]:
+        return {name: make(version) for name, make in self._special.items()}
 
 
 def _parse(name: str, declaration: str) -> dict[str, Struct]:
@@ -494,7 +487,7 @@ class Api:
     ) -> bytes:
         """Returns a whole frame: size, request header v1 or v2, and ``request``.
 
-        ``message``: what ``write_as`` has returned, if the request is written in another way.
+        ``message``: what ``adapted`` has returned, if the request is written in another way.
 
         Raises:
             ValueError: the version is not implemented or has no field for a value that is set, or a value
