@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     from cyproducer.clients.telemetry_client import Collected
     from cyproducer.clients.transaction_client import TransactionClient
-    from cyproducer.control.telemetry import Subscription
     from cyproducer.control.transaction_calls import Ending
     from cyproducer.observability.registry import Registry
     from cyproducer.observability.telemetry import Collector
+    from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse
 
 log = Log("cyproducer")
 
@@ -216,7 +216,7 @@ class Runtime:
             )
         return self._registry
 
-    def _collect(self, subscription: Subscription) -> Collected:
+    def _collect(self, asked: GetTelemetrySubscriptionsResponse) -> Collected:
         """Reads and encodes the metrics that a broker wants. On a thread of its own, one call at a time."""
         if self._collector is None:
             # Imported here: most brokers never ask for metrics.
@@ -227,8 +227,9 @@ class Runtime:
             name = self.config.transactional_id
             resource = {} if name is None else {"transactional_id": name}
             self._collector = Collector(registry, resource, VERSION, self._made_ns)
-        wanted = subscription.wants, subscription.delta, subscription.codec_ids, subscription.max_bytes
-        return self._collector.collect(*wanted)
+        return self._collector.collect(
+            asked.wants, asked.delta_temporality, asked.accepted_compression_types, asked.telemetry_max_bytes
+        )
 
     def _run(self) -> None:
         begin_sending()

@@ -20,7 +20,7 @@ from cyproducer.base.greenlets import Event
 from cyproducer.base.log import Log
 from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
-from cyproducer.control.telemetry import State, Subscription, TelemetryMachine
+from cyproducer.control.telemetry import State, TelemetryMachine
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.net.blocking_tasks import Task
 from cyproducer.net.connection import Connection
@@ -34,7 +34,7 @@ from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse, Pus
 
 Collected = tuple[int, bytes, Callable[[], object]]
 """The id of a codec, the metrics compressed with it, and a function to call if the broker has taken them."""
-Collect = Callable[[Subscription], Collected]
+Collect = Callable[[GetTelemetrySubscriptionsResponse], Collected]
 """Reads the metrics and encodes them; called on a thread of its own, one call at a time."""
 
 
@@ -178,7 +178,7 @@ class TelemetryClient:
         codec_id, metrics, accepted = collected
         encode = framing(
             telemetry_api.encode_push_telemetry,
-            subscription.instance_id,
+            subscription.client_instance_id,
             subscription.subscription_id,
             machine.terminating,
             codec_id,

@@ -11,7 +11,6 @@ repeated at once, the next one waits for the push interval.
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire.schema import NO_UUID
@@ -26,25 +25,6 @@ ERRORS_LATER = frozenset((ErrorCode.TELEMETRY_TOO_LARGE, ErrorCode.THROTTLING_QU
 
 An error that is in neither set is final: the broker would refuse each later request for the same reason.
 """
-
-
-class Subscription(NamedTuple):
-    """Which metrics to push, and how."""
-
-    #: 16 bytes.
-    instance_id: bytes
-    subscription_id: int
-    #: Ids of codecs, the preferred one first; empty: none is accepted.
-    codec_ids: tuple[int, ...]
-    interval_ms: int
-    max_bytes: int
-    delta: bool
-    #: Prefixes of names of metrics.
-    prefixes: tuple[str, ...]
-
-    def wants(self, name: str) -> bool:
-        """Whether the metric is to be pushed."""
-        return "*" in self.prefixes or name.startswith(self.prefixes)
 
 
 class State(Enum):
@@ -64,7 +44,8 @@ class TelemetryMachine:
         """``rng`` returns a float in [0, 1), for the time of the first push."""
         self._rng = rng
         self.state = State.ASK
-        self.subscription: Subscription | None = None
+        #: Its push interval is positive.
+        self.subscription: GetTelemetrySubscriptionsResponse | None = None
         #: Whether the push in progress is the last one.
         self.terminating = False
         self._ending = False
@@ -75,7 +56,7 @@ class TelemetryMachine:
     @property
     def instance_id(self) -> bytes:
         """The id that a broker has given this client; zeros before that."""
-        return NO_UUID if self.subscription is None else self.subscription.instance_id
+        return NO_UUID if self.subscription is None else self.subscription.client_instance_id
 
     def wait_ms(self, now_ms: float) -> float:
         """Returns the milliseconds until the next request is due; infinity while one is in progress."""
@@ -98,15 +79,7 @@ class TelemetryMachine:
             return
         given_ms = response.push_interval_ms
         interval_ms = given_ms if given_ms > 0 else DEFAULT_INTERVAL_MS
-        self.subscription = Subscription(
-            response.client_instance_id,
-            response.subscription_id,
-            tuple(response.accepted_compression_types),
-            interval_ms,
-            response.telemetry_max_bytes,
-            response.delta_temporality,
-            tuple(response.requested_metrics),
-        )
+        self.subscription = response._replace(push_interval_ms=interval_ms)
         if response.requested_metrics:
             self.state = State.PUSH
             # Otherwise all clients that were started at the same time would always push at the same time.
@@ -145,7 +118,7 @@ class TelemetryMachine:
 
     @property
     def _interval_ms(self) -> int:
-        return DEFAULT_INTERVAL_MS if self.subscription is None else self.subscription.interval_ms
+        return DEFAULT_INTERVAL_MS if self.subscription is None else self.subscription.push_interval_ms
 
     def _refused(self, error_code: int, now_ms: float) -> None:
         if error_code in ERRORS_AT_ONCE:

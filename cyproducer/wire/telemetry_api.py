@@ -31,6 +31,10 @@ class GetTelemetrySubscriptionsResponse(NamedTuple):
     #: Prefixes of names; "*" and "" are all metrics, no prefix is none.
     requested_metrics: list[str]
 
+    def wants(self, name: str) -> bool:
+        """Whether the metric is to be pushed."""
+        return "*" in self.requested_metrics or name.startswith(tuple(self.requested_metrics))
+
 
 class PushTelemetryResponse(NamedTuple):
     """Whether a broker has taken metrics (KIP-714)."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cyproducer.control.telemetry import DEFAULT_INTERVAL_MS, State, Subscription, TelemetryMachine
+from cyproducer.control.telemetry import DEFAULT_INTERVAL_MS, State, TelemetryMachine
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.wire.schema import NO_UUID
 from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse
@@ -166,4 +166,4 @@ def test_without_a_subscription_there_is_no_last_push() -> None:
     [(("*",), True), (("",), True), (("a.",), True), (("b", "a.b"), True), (("b",), False), ((), False)],
 )
 def test_metrics_are_chosen_by_prefix(prefixes: tuple[str, ...], expected: bool) -> None:
-    assert Subscription(ID, 1, (), 1, 1, False, prefixes).wants("a.b.c") is expected
+    assert answer(*prefixes).wants("a.b.c") is expected
