@@ -114,8 +114,8 @@ class Call:
     ``abandoned``: the thread has stopped waiting, and has not seen the outcome.
     """
 
-    def __init__(self, event: Event, name: str, released: bool = True) -> None:
-        self.event: Event | None = event
+    def __init__(self, event: Event | None, name: str, released: bool = True) -> None:
+        self.event = event
         self.name = name
         self.released = released
         self.accepted = False
@@ -134,8 +134,7 @@ class OffsetsCall(Call):
     """A call of ``send_offsets_to_transaction``."""
 
     def __init__(self, offsets: Offsets) -> None:
-        super().__init__(Event.BEGIN, "send_offsets_to_transaction()")
-        self.event = None
+        super().__init__(None, "send_offsets_to_transaction()")
         self.offsets = offsets
 
 
@@ -153,8 +152,7 @@ class CloseCall(Call):
     """Closes the producer: aborts an open transaction, or waits for a transaction that is being ended."""
 
     def __init__(self) -> None:
-        super().__init__(Event.ABORT, "close()")
-        self.event = None
+        super().__init__(None, "close()")
 
 
 class Prepared(NamedTuple):

@@ -393,10 +393,10 @@ class Ending(CoordinatorCall):
             self._was_empty = True
             if self.commit:
                 self._finish(Outcome.EMPTY)
-        elif own and found.state in _ENDED[True]:
-            self._settle(True)
-        elif own and found.state in _ENDED[False]:
-            self._settle(False)
+        elif own and found.state in (*_ENDED[True], *_ENDED[False]):
+            # It was ended by the first protocol, which does not change its identity.
+            by_this_call = self._end_sent and self._was_open
+            self._conclude(found.state in _ENDED[True], by_this_call=by_this_call)
         elif own:
             # The broker is about to abort the transaction.
             error = self._error(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}", where)
@@ -405,10 +405,6 @@ class Ending(CoordinatorCall):
     def _is_own(self, found: TransactionDescription) -> bool:
         identity = self.transaction.producer_id, self.transaction.epoch
         return (found.producer_id, found.producer_epoch) == identity
-
-    def _settle(self, committed: bool) -> None:
-        """Handles a transaction that was ended by the first protocol, which does not change its identity."""
-        self._conclude(committed, by_this_call=self._end_sent and self._was_open)
 
     def _conclude(
         self, committed: bool, *, by_this_call: bool, following: tuple[int, int] | None = None

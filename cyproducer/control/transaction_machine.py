@@ -161,9 +161,10 @@ class TransactionMachine:
         self._timeout_ms = timeout_ms
         markers = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
         self._retries = Retries(backoff, markers, rng)
-        # The last report of the level: the epoch of the features, the level, and the time of the report.
+        #: The last level of ``transaction.version`` that a broker reported, 0 if none has. Then the epoch of
+        #: its features, and the time of the report.
+        self.level = 0
         self._features_epoch = -1
-        self._level = 0
         self._level_ms = -math.inf
         self._coordinators: dict[tuple[int, str], int] = {}
         self._last_protocol = FIRST
@@ -434,18 +435,13 @@ class TransactionMachine:
     def on_features(self, epoch: int, level: int, now_ms: float) -> None:
         """Handles a broker's report of the level of ``transaction.version``. The highest epoch is newest."""
         if epoch >= self._features_epoch:
-            self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
-
-    @property
-    def level(self) -> int:
-        """The last level that a broker reported, 0 if none has."""
-        return self._level
+            self._features_epoch, self.level, self._level_ms = epoch, level, now_ms
 
     def _level_is_known(self, now_ms: float) -> bool:
         return now_ms - self._level_ms <= LEVEL_AGE_MS
 
     def _protocol_now(self) -> int:
-        return SECOND if self._level >= SECOND else FIRST
+        return SECOND if self.level >= SECOND else FIRST
 
     # Requests
 
