@@ -20,7 +20,7 @@ from tests.scripted.scripted_broker import (
     ScriptedCluster,
 )
 from tests.scripted.scripted_model import Answers
-from tests.scripted.transacting import sent, transacting
+from tests.scripted.transacting import begun, sent
 from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -106,8 +106,7 @@ def test_a_coordinator_below_zero_is_looked_up_again(node_id: int) -> None:
             return response.replace(where, struct.pack(">i", node_id) + where[4:])
 
         cluster.act(FIND_COORDINATOR, Act(rewrite=rewrite))
-        with transacting(cluster) as producer:
-            producer.begin_transaction()
+        with begun(cluster) as producer:
             producer.send("t", b"1")
             producer.commit_transaction()
         assert changed == 1

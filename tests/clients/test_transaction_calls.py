@@ -42,6 +42,7 @@ from tests.scripted.transacting import (
     Running,
     after_a_step,
     batches,
+    begun,
     client_of,
     sent,
     state_of,
@@ -117,8 +118,7 @@ COMMIT_STEPS = {"produce": PRODUCE, "end": END_TXN, "find": FIND_COORDINATOR}
 def test_a_commit_that_times_out_has_one_outcome(second: ScriptedCluster, step: str, seen: str) -> None:
     """Behaviour "a commit that times out goes on"; ``seen``: when the program looks again."""
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         if step != "produce":
             producer.send("t", b"v", partition=0).get(WAIT_S)
         if step == "find":
@@ -157,8 +157,7 @@ def test_a_commit_that_times_out_has_one_outcome(second: ScriptedCluster, step: 
 
 def test_a_commit_that_waits_for_records_may_be_aborted(second: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         second.act(PRODUCE, Act(hold=hold))
         producer.send("t", b"v", partition=0)
         second.wait_for_requests(PRODUCE, 1)
@@ -196,8 +195,7 @@ def test_an_abort_that_times_out_goes_on(second: ScriptedCluster, seen: str) -> 
 
 def test_offsets_that_time_out_go_on_and_the_same_call_joins_them(second: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         second.act(TXN_OFFSET_COMMIT, Act(hold=hold))
         with pytest.raises(errors.KafkaTimeoutError, match=r"send_offsets_to_transaction\(\) not complete"):
             producer.send_offsets_to_transaction(OFFSETS, GROUP, 0.05)
@@ -213,8 +211,7 @@ def test_offsets_that_time_out_go_on_and_the_same_call_joins_them(second: Script
 
 def test_a_prepare_that_times_out_goes_on(second: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         second.act(PRODUCE, Act(hold=hold))
         producer.send("t", b"v", partition=0)
         with pytest.raises(errors.KafkaTimeoutError):
@@ -245,8 +242,7 @@ def test_a_group_without_its_metadata_is_warned_of_once(
 
 @pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "prepare_transaction"])
 def test_a_wrong_timeout_changes_nothing(second: ScriptedCluster, call: str) -> None:
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         with pytest.raises(ValueError, match="timeout=-1"):
             getattr(producer, call)(-1)
         assert state_of(producer) is State.IN_TRANSACTION
@@ -341,8 +337,7 @@ def test_a_record_without_a_transaction_does_not_wait_for_callbacks(
 ) -> None:
     """Behaviour "an error at once, buffer full or not"."""
     stuck = threading.Event()
-    with transacting(second, max_pending_callbacks=2, batch_size=0) as producer:
-        producer.begin_transaction()
+    with begun(second, max_pending_callbacks=2, batch_size=0) as producer:
         for number in range(2):
             producer.send("t", b"%d" % number).add_callback(lambda metadata: stuck.wait(WAIT_S))
         until(lambda: producer._runtime.callbacks.queue.backlog >= 2, "the backlog")
@@ -359,8 +354,7 @@ def test_a_record_without_a_transaction_does_not_wait_for_callbacks(
 
 def test_one_record_of_a_thousand_fails_unseen(cluster: ScriptedCluster) -> None:
     """Behaviour "one fails, future dropped: commit raises"."""
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         for number in range(1000):
             producer.send("t", b"%d" % number, partition=0)
         cluster.topics["t"].partitions[1].error = UNAUTHORIZED
@@ -461,8 +455,7 @@ def test_a_record_that_was_not_accepted_is_missed(second: ScriptedCluster, loss:
     """Behaviour "a record refused before it was buffered": commit raises, whatever the program overlooked."""
     given, send, kind = LOSSES[loss]
     second.create_topic("secret").error = 29
-    with transacting(second, **given) as producer:
-        producer.begin_transaction()
+    with begun(second, **given) as producer:
         if "artition" not in loss:
             producer.send("t", b"good")
         with pytest.raises(kind):
@@ -528,8 +521,7 @@ def test_callbacks_run_before_the_transaction_ends(cluster: ScriptedCluster) -> 
         leave.wait(WAIT_S)
         ran.append(metadata)
 
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         producer.send("t", b"v", partition=0).add_callback(callback)
         commit = Running(producer.commit_transaction, WAIT_S)
         assert entered.wait(WAIT_S)
@@ -544,8 +536,7 @@ def test_callbacks_run_before_the_transaction_ends(cluster: ScriptedCluster) -> 
 
 def test_a_callback_that_does_not_return_lets_the_commit_time_out(second: ScriptedCluster) -> None:
     leave = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         producer.send("t", b"v").add_callback(lambda metadata: leave.wait(WAIT_S))
         with pytest.raises(errors.KafkaTimeoutError, match="callbacks have not returned; call it again"):
             producer.commit_transaction(0.2)
@@ -557,8 +548,7 @@ def test_a_callback_that_does_not_return_lets_the_commit_time_out(second: Script
 
 def test_calls_in_a_callback_are_refused(second: ScriptedCluster) -> None:
     raised: list[BaseException] = []
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
 
         def callback(metadata: object) -> None:
             for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
@@ -576,8 +566,7 @@ def test_calls_in_a_callback_are_refused(second: ScriptedCluster) -> None:
 def test_an_error_callback_of_a_failed_commit_runs(second: ScriptedCluster) -> None:
     ran: list[BaseException] = []
     second.topics["t"].partitions[0].error = UNAUTHORIZED
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         producer.send("t", b"v", partition=0).add_errback(ran.append)
         with pytest.raises(errors.AbortableError):
             producer.commit_transaction(WAIT_S)
@@ -586,8 +575,7 @@ def test_an_error_callback_of_a_failed_commit_runs(second: ScriptedCluster) -> N
 
 
 def test_a_commit_does_not_linger_and_lingering_comes_back(second: ScriptedCluster) -> None:
-    with transacting(second, linger_ms=WAIT_S * 1000, delivery_timeout_ms=WAIT_S * 3000) as producer:
-        producer.begin_transaction()
+    with begun(second, linger_ms=WAIT_S * 1000, delivery_timeout_ms=WAIT_S * 3000) as producer:
         producer.send("t", b"v", partition=0)
         began = time.monotonic()
         producer.commit_transaction(WAIT_S)
@@ -626,8 +614,7 @@ def test_closing_aborts_an_open_transaction(cluster: ScriptedCluster, state: str
 
 
 def test_closing_fails_what_is_buffered(second: ScriptedCluster) -> None:
-    with transacting(second, linger_ms=10_000) as producer:
-        producer.begin_transaction()
+    with begun(second, linger_ms=10_000) as producer:
         futures = [producer.send("t", b"%d" % number) for number in range(10)]
         producer.close(WAIT_S)
         assert {type(future.exception) for future in futures} == {errors.TransactionAbortedError}
@@ -649,8 +636,7 @@ def test_closing_awaits_a_commit(cluster: ScriptedCluster) -> None:
 
 
 def test_closing_leaves_a_prepared_transaction_alone(cluster: ScriptedCluster) -> None:
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         producer.send("t", b"0", partition=0)
         producer.prepare_transaction(WAIT_S)
         producer.close(WAIT_S)
@@ -660,8 +646,7 @@ def test_closing_leaves_a_prepared_transaction_alone(cluster: ScriptedCluster) -
 
 def test_closing_after_a_fatal_error_sends_no_end(cluster: ScriptedCluster) -> None:
     cluster.act(PRODUCE, Act(error=FENCED))
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         future = producer.send("t", b"0", partition=0)
         assert future.add_errback(lambda error: None)
         until(lambda: state_of(producer) is State.FATAL_ERROR, "it")
@@ -1056,8 +1041,7 @@ def test_a_cancelled_record_is_not_missed(second: ScriptedCluster) -> None:
             await task
 
     hold = threading.Event()
-    with transacting(second, buffer_memory=65536, batch_size=4096) as producer:
-        producer.begin_transaction()
+    with begun(second, buffer_memory=65536, batch_size=4096) as producer:
         second.script = lambda received: Act(hold=hold) if received.api_key == PRODUCE else None
         first = producer.send("t", bytes(40_000), partition=0)
         asyncio.run(main(producer))
@@ -1253,8 +1237,7 @@ def test_threads_send_while_others_begin_and_commit(cluster: ScriptedCluster) ->
 
 def test_two_threads_commit_one_transaction(second: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(second) as producer:
-        producer.begin_transaction()
+    with begun(second) as producer:
         second.act(PRODUCE, Act(hold=hold))
         producer.send("t", b"v")
         commits = [Running(producer.commit_transaction, WAIT_S) for _ in range(3)]
@@ -1322,8 +1305,7 @@ def test_a_first_add_that_was_lost_is_aborted_whole(cluster: ScriptedCluster, le
         cluster.act(PRODUCE, Act(drop=True))
     else:
         cluster.act(ADD_PARTITIONS_TO_TXN, Act(drop=True))
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         producer.send("t", b"v", partition=0)
         cluster.wait_for(lambda: bool(sent(cluster, "Produce" if level == 2 else "AddPartitions")))
         producer.abort_transaction(WAIT_S)

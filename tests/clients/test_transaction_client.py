@@ -38,6 +38,7 @@ from tests.scripted.transacting import (
     Running,
     after_a_step,
     batches,
+    begun,
     client_of,
     name_of,
     sent,
@@ -324,8 +325,7 @@ def test_transactions_in_a_row_wait_for_milliseconds_only(cluster: ScriptedClust
 
 def test_no_end_while_a_produce_request_is_unanswered(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         cluster.act(PRODUCE, Act(hold=hold))
         producer.send("t", b"v", partition=0)
         commit = Running(producer.commit_transaction, WAIT_S)
@@ -346,8 +346,7 @@ def test_no_end_of_a_failed_transaction_while_a_produce_request_is_unanswered(
     hold = threading.Event()
     given = {"delivery_timeout_ms": 600, "request_timeout_ms": 550, "linger_ms": 0}
     given |= {"retry_backoff_ms": 200, "retry_backoff_max_ms": 200}
-    with transacting(cluster, **given) as producer:
-        producer.begin_transaction()
+    with begun(cluster, **given) as producer:
         # The second request is still within its time when the record is not.
         cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS), Act(hold=hold))
         future = producer.send("t", b"v", partition=0)
@@ -390,8 +389,7 @@ def test_nothing_of_a_partition_goes_before_it_was_added(first: ScriptedCluster)
 
 def test_a_refused_partition_leaves_the_others_out_and_nothing_pending(first: ScriptedCluster) -> None:
     first.create_topic("secret", 1)
-    with transacting(first) as producer:
-        producer.begin_transaction()
+    with begun(first) as producer:
         assert producer.partitions_for("t")
         assert producer.partitions_for("secret")
         sent_both = threading.Event()
@@ -566,8 +564,7 @@ def test_a_coordinator_that_is_found_nowhere_is_no_error_but_a_timeout(cluster: 
 
 def test_only_one_request_about_a_transaction_is_in_flight(cluster: ScriptedCluster) -> None:
     hold = threading.Event()
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         cluster.act(TXN_OFFSET_COMMIT, Act(hold=hold))
         offsets = Running(producer.send_offsets_to_transaction, OFFSETS, GROUP, WAIT_S)
         cluster.wait_for_requests(TXN_OFFSET_COMMIT, 1)
@@ -628,8 +625,7 @@ def test_a_call_of_a_fenced_producer_leaves_no_record_pending(cluster: ScriptedC
         return None
 
     cluster.script = script
-    with transacting(cluster, max_in_flight_requests_per_connection=1) as producer:
-        producer.begin_transaction()
+    with begun(cluster, max_in_flight_requests_per_connection=1) as producer:
         flying = producer.send("t", b"1", partition=0)
         cluster.wait_for_requests(PRODUCE, 1)
         futures = [flying, producer.send("t", b"2", partition=0), producer.send("unknown", b"3")]
@@ -723,8 +719,7 @@ def test_a_call_of_a_fenced_producer_waits_for_a_batch_that_is_being_compressed(
 
 def test_a_fenced_end_of_the_second_protocol_is_decided_by_the_abort(second: ScriptedCluster) -> None:
     for last in (0, FENCED):
-        with transacting(second) as producer:
-            producer.begin_transaction()
+        with begun(second) as producer:
             producer.send("t", b"v", partition=0)
             second.act(END_TXN, Act(error=FENCED), Act(error=last))
             with pytest.raises(errors.AbortableError, match="transaction_timeout_ms=60000"):
@@ -757,8 +752,7 @@ def test_a_stale_epoch_of_a_batch_aborts_and_the_abort_decides(cluster: Scripted
 
 def test_an_expired_id_is_fatal(cluster: ScriptedCluster) -> None:
     cluster.act(PRODUCE, Act(error=INVALID_MAPPING))
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         future = producer.send("t", b"v", partition=0)
         with pytest.raises(errors.InvalidProducerIdMappingError):
             producer.commit_transaction(WAIT_S)
@@ -803,8 +797,7 @@ def test_a_topic_that_is_refused_in_the_middle_aborts_all(cluster: ScriptedClust
     """Behaviour "one of two topics is refused"."""
     cluster.create_topic("secret", 1)
     cluster.topics["secret"].partitions[0].error = UNAUTHORIZED
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         good, bad = producer.send("t", b"v", partition=0), producer.send("secret", b"v")
         with pytest.raises(errors.AbortableError) as caught:
             producer.commit_transaction(WAIT_S)
@@ -853,8 +846,7 @@ def test_offsets_of_a_former_member_say_what_happened(cluster: ScriptedCluster) 
     """Behaviour "abortable, rejoin"."""
     for code in (22, 25, 82, 113, 69):
         cluster.act(TXN_OFFSET_COMMIT, Act(error=code))
-        with transacting(cluster) as producer:
-            producer.begin_transaction()
+        with begun(cluster) as producer:
             with pytest.raises(errors.AbortableError) as caught:
                 producer.send_offsets_to_transaction(OFFSETS, GROUP, WAIT_S)
             assert getattr(caught.value.__cause__, "errno", None) == code
@@ -867,8 +859,7 @@ def test_offsets_of_a_former_member_say_what_happened(cluster: ScriptedCluster) 
 def test_half_of_the_offsets_are_tried_again(cluster: ScriptedCluster) -> None:
     one, two = OFFSETS
     cluster.act(TXN_OFFSET_COMMIT, Act(error={two: LOADING}), Act(error={two: CONCURRENT}))
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         producer.send_offsets_to_transaction(OFFSETS, GROUP, WAIT_S)
         producer.commit_transaction(WAIT_S)
     asked: list[Any] = [list(r.transaction.offsets) for r in sent(cluster, "CommitOffsets")]  # type: ignore[union-attr]
@@ -896,8 +887,7 @@ def test_an_abort_fails_what_is_buffered_and_awaits_what_is_in_flight(cluster: S
     """Behaviour "10,000 buffered, a broker that does not answer": every future is done."""
     hold = threading.Event()
     cluster.script = lambda received: Act(hold=hold) if received.api_key == PRODUCE else None
-    with transacting(cluster, batch_size=1000, linger_ms=50) as producer:
-        producer.begin_transaction()
+    with begun(cluster, batch_size=1000, linger_ms=50) as producer:
         futures = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(10_000)]
         cluster.wait_for_requests(PRODUCE, 2)
         abort = Running(producer.abort_transaction, WAIT_S)
@@ -943,8 +933,7 @@ def test_a_failed_batch_ends_a_commit_at_once_and_the_rest_is_not_sent(cluster: 
     """Another partition's records wait: they are not waited for, and not sent."""
     hold = threading.Event()
     cluster.coordinator.nodes["tx"] = 2
-    with transacting(cluster, batch_size=0) as producer:
-        producer.begin_transaction()
+    with begun(cluster, batch_size=0) as producer:
         cluster.topics["t"].partitions[1].error = UNAUTHORIZED
         cluster.script = lambda received: (
             Act(hold=hold) if received.api_key == PRODUCE and received.connection.node.id == 1 else None
@@ -963,8 +952,7 @@ def test_a_failed_batch_ends_a_commit_at_once_and_the_rest_is_not_sent(cluster: 
 
 
 def test_a_failed_batch_refuses_records_before_the_next_call(cluster: ScriptedCluster) -> None:
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         cluster.topics["t"].partitions[1].error = INVALID_RECORD
         bad = producer.send("t", b"bad", partition=1)
         until(lambda: bad.is_done, "the error")
@@ -980,8 +968,7 @@ def test_a_failed_batch_refuses_records_before_the_next_call(cluster: ScriptedCl
 
 
 def test_prepared_transactions_say_what_they_wrote(cluster: ScriptedCluster, level: int) -> None:
-    with transacting(cluster) as producer:
-        producer.begin_transaction()
+    with begun(cluster) as producer:
         for number in range(3):
             producer.send("t", b"%d" % number, partition=1)
         prepared = producer.prepare_transaction(WAIT_S)

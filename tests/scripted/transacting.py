@@ -30,10 +30,17 @@ def transacting(cluster: ScriptedCluster, **given: Any) -> Iterator[KafkaProduce
 
 
 @contextmanager
-def written(cluster: ScriptedCluster, value: bytes = b"v", **given: Any) -> Iterator[KafkaProducer]:
-    """Yields such a producer in a transaction, whose first record is acknowledged, by partition 0."""
+def begun(cluster: ScriptedCluster, **given: Any) -> Iterator[KafkaProducer]:
+    """Yields such a producer in a transaction."""
     with transacting(cluster, **given) as producer:
         producer.begin_transaction()
+        yield producer
+
+
+@contextmanager
+def written(cluster: ScriptedCluster, value: bytes = b"v", **given: Any) -> Iterator[KafkaProducer]:
+    """Yields such a producer in a transaction whose first record is acknowledged, by partition 0."""
+    with begun(cluster, **given) as producer:
         producer.send("t", value, partition=0).get(WAIT_S)
         yield producer
 
