@@ -12,6 +12,7 @@ from cyproducer import errors
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.producer import ProducerRecord
 from cyproducer.structs import RecordMetadata, TopicPartition
+from tests.producer.interceptors import Rude, Spy
 from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
@@ -66,39 +67,15 @@ def test_a_serializers_own_error_reaches_the_caller_unchanged(cluster: ScriptedC
 # Interceptors
 
 
-class Spy:
-    def __init__(self) -> None:
-        self.outcomes: list[tuple[RecordMetadata, Exception | None]] = []
-        self.acknowledged = threading.Semaphore(0)
-        self.closed = 0
-
-    def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        return record._replace(value=record.value + b"!", headers=[("seen", b"1")])
-
-    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        self.outcomes.append((metadata, error))
-        self.acknowledged.release()
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Rude:
-    def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        raise RuntimeError("rude on_send")
-
-    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        raise RuntimeError("rude on_acknowledgement")
-
-    def close(self) -> None:
-        raise RuntimeError("rude close")
+def marked(record: ProducerRecord) -> ProducerRecord:
+    return record._replace(value=record.value + b"!", headers=[("seen", b"1")])
 
 
 def test_interceptors_change_records_in_turn_and_are_notified_of_success(cluster: ScriptedCluster) -> None:
-    spy, other = Spy(), Spy()
+    spy, other = Spy(marked), Spy(marked)
     with producing(cluster, interceptors=[spy, other]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
-        assert other.acknowledged.acquire(timeout=WAIT_S)
+        other.wait(1)
         (record,) = cluster.topics["orders"].partitions[0].records
         assert (record.value, record.headers) == (b"1!!", (("seen", b"1"),))
         ((metadata, error),) = spy.outcomes
@@ -137,7 +114,7 @@ def test_interceptors_are_notified_of_a_failure_with_the_known_metadata(cluster:
         cluster.act(PRODUCE, Act(error=10))
         with pytest.raises(errors.MessageSizeTooLargeError):
             producer.send("orders", b"1", partition=0).get(WAIT_S)
-        assert spy.acknowledged.acquire(timeout=WAIT_S)
+        spy.wait(1)
         ((metadata, error),) = spy.outcomes
         assert isinstance(error, errors.MessageSizeTooLargeError)
         assert metadata == RecordMetadata("orders", 0, TopicPartition("orders", 0), -1, -1, None, -1, -1, -1)
@@ -156,13 +133,13 @@ def test_interceptors_are_notified_of_a_send_that_raised(cluster: ScriptedCluste
 def test_an_interceptors_exception_is_logged_and_stops_nothing(
     caplog: pytest.LogCaptureFixture, cluster: ScriptedCluster
 ) -> None:
-    spy = Spy()
+    spy = Spy(marked)
     with (
         caplog.at_level(logging.ERROR, "cyproducer"),
         producing(cluster, interceptors=[Rude(), spy]) as producer,
     ):
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-        assert spy.acknowledged.acquire(timeout=WAIT_S)
+        spy.wait(1)
         producer.close()
         assert cluster.topics["orders"].values == [b"1!"]
     said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
@@ -186,7 +163,11 @@ def test_an_interceptor_that_returns_no_record_is_logged_and_stops_nothing(
 
 
 def test_interceptor_classes_are_instantiated(cluster: ScriptedCluster) -> None:
-    with producing(cluster, interceptors=[Spy]) as producer:
+    class Marking:
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return marked(record)
+
+    with producing(cluster, interceptors=[Marking]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         assert cluster.topics["orders"].values == [b"1!"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.control.cluster_view import ClusterView
-from cyproducer.producer import KafkaProducer, ProducerRecord
+from cyproducer.producer import KafkaProducer
 from cyproducer.structs import RecordMetadata
+from tests.producer.interceptors import Spy
 from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tools.harness.until import until
@@ -226,19 +228,6 @@ def test_for_a_missing_partition_metadata_is_requested_then_it_fails() -> None:
         asyncio.run(test(producer))
 
 
-class Spy:
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.outcomes: list[Any] = []
-
-    def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        self.sent.append(record.value)
-        return record
-
-    def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
-        self.outcomes.append(type(error))
-
-
 def test_interceptors_serializers_and_partitioners_see_each_record_once() -> None:
     spy, serialized = Spy(), []
 
@@ -271,8 +260,8 @@ def test_interceptors_serializers_and_partitioners_see_each_record_once() -> Non
             held.go_on.set()
         producer.flush(WAIT_S)
         assert len(held.cluster.topics["orders"].values) == 60
-    assert serialized == spy.sent == ["first", *(f"{i:04}" for i in range(60))]
-    assert sorted(map(str, spy.outcomes)) == sorted(map(str, [type(None)] * 60 + [asyncio.CancelledError]))
+    assert serialized == [record.value for record in spy.seen] == ["first", *(f"{i:04}" for i in range(60))]
+    assert Counter(type(error) for _, error in spy.outcomes) == {type(None): 60, asyncio.CancelledError: 1}
 
 
 def test_on_a_closed_producer_it_raises() -> None:

@@ -2,40 +2,17 @@
 
 import logging
 import random
-import threading
 from typing import Any
 
 import pytest
 
 from cyproducer import errors
 from cyproducer.producer import ProducerRecord
-from cyproducer.structs import RecordMetadata, TopicPartition
+from cyproducer.structs import TopicPartition
 from cyproducer.testing import MockProducer
+from tests.producer.interceptors import Rude, Spy
 from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
-
-
-class Spy:
-    """Notes what it is told; ``change`` makes a record of a record."""
-
-    def __init__(self, change: Any = lambda record: record) -> None:
-        self.change = change
-        self.seen: list[ProducerRecord] = []
-        self.outcomes: list[tuple[RecordMetadata, Exception | None]] = []
-        self.acknowledged = threading.Semaphore(0)
-
-    def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        self.seen.append(record)
-        changed: ProducerRecord = self.change(record)
-        return changed
-
-    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        self.outcomes.append((metadata, error))
-        self.acknowledged.release()
-
-    def wait(self, count: int) -> None:
-        for _ in range(count):
-            assert self.acknowledged.acquire(timeout=WAIT_S)
 
 
 def text(value: Any) -> bytes | None:
@@ -247,13 +224,6 @@ def test_interceptors_learn_of_rows_that_found_no_memory(cluster: ScriptedCluste
 
 
 def test_an_interceptor_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    class Rude:
-        def on_send(self, record: ProducerRecord) -> ProducerRecord:
-            raise RuntimeError("rude on_send")
-
-        def on_acknowledgement(self, metadata: Any, error: Any) -> None:
-            raise RuntimeError("rude on_acknowledgement")
-
     spy = Spy()
     with (
         caplog.at_level(logging.ERROR, "cyproducer"),
