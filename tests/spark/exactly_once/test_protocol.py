@@ -4,6 +4,7 @@ Crash points are enumerated: the same run is repeated, and dies at its first ste
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -35,23 +36,17 @@ class Crash(BaseException):
     """The process is killed: no code of its own runs any more."""
 
 
+@dataclasses.dataclass
 class Run:
     """A Spark application: a stream's driver and its tasks, that are started again until all is written."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        sink: Sink = SINK,
-        query: str = QUERY,
-        topic: str | None = None,
-    ) -> None:
-        self.broker = broker
-        self.sink = sink
-        self.query = query
-        self.topic = topic
-        self.next = 0
-        """The batch that Spark runs next: it forgets a commit that it did not note."""
-        self.attempt = 0
+    broker: Broker
+    sink: Sink = SINK
+    query: str = QUERY
+    topic: str | None = None
+    next: int = 0
+    """The batch that Spark runs next: it forgets a commit that it did not note."""
+    attempt: int = 0
 
     def driver(self) -> Driver:
         return Driver(ModelCluster(self.broker, self.sink), self.sink, self.topic)
@@ -116,14 +111,14 @@ def run(broker: Broker) -> Run:
     return Run(broker)
 
 
+@dataclasses.dataclass
 class At:
     """Does something at the n-th step."""
 
-    def __init__(self, number: int, action: Callable[[], None]) -> None:
-        self.number = number
-        self.action = action
-        self.seen: list[str] = []
-        self.busy = False
+    number: int
+    action: Callable[[], None]
+    seen: list[str] = dataclasses.field(default_factory=list)
+    busy: bool = False
 
     def __call__(self, name: str) -> None:
         if self.busy:
@@ -156,12 +151,14 @@ def loses_a_row(broker: Broker) -> Callable[[str], None]:
     return late
 
 
-def every_step(play: Callable[[Broker, int], At], least: int) -> None:
-    """Repeats a play with the action at each step, until a run has fewer steps."""
-    number = 1
-    while play(Broker(), number).reached:
-        number += 1
-    assert number > least
+def every_step(play: Callable[[Broker, int], At], sink: Sink = SINK) -> None:
+    """Repeats a play with the action at each step, until a run has fewer steps. Each must end well."""
+    for number in itertools.count(1):
+        at = play(broker := Broker(), number)
+        ended_well(broker, sink)
+        if not at.reached:
+            break
+    assert number > 60
 
 
 def ended_well(broker: Broker, sink: Sink = SINK) -> None:
@@ -181,10 +178,9 @@ def test_the_process_dies_at_every_step() -> None:
     def play(broker: Broker, number: int) -> At:
         broker.on_step = at = At(number, crash)
         assert Run(broker).all() == at.reached
-        ended_well(broker)
         return at
 
-    every_step(play, least=60)
+    every_step(play)
 
 
 @pytest.mark.slow
@@ -201,10 +197,9 @@ def test_the_process_dies_at_every_two_steps() -> None:
 
             broker.on_step = both
             Run(broker).all()
-            ended_well(broker)
             return first
 
-        every_step(play, least=60)
+        every_step(play)
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -217,10 +212,9 @@ def test_the_brokers_time_out_what_is_open_at_every_step(dies: bool) -> None:
 
         broker.on_step = at = At(number, late)
         Run(broker).all(*([] if dies else [NotDecidedError]))
-        ended_well(broker)
         return at
 
-    every_step(play, least=60)
+    every_step(play)
 
 
 def test_a_driver_that_was_paused_wakes_after_another_took_over() -> None:
@@ -229,19 +223,16 @@ def test_a_driver_that_was_paused_wakes_after_another_took_over() -> None:
         run = Run(broker)
 
         def another() -> None:
-            other = Run(broker)
-            other.next = run.next
-            other.attempt = 100
+            other = Run(broker, next=run.next, attempt=100)
             other.all()
 
         broker.on_step = at = At(number, another)
         # Fenced, or it has run out of its order: Spark stops it.
         with suppress(KafkaError):
             run.all()
-        ended_well(broker)
         return at
 
-    every_step(play, least=60)
+    every_step(play)
 
 
 def test_another_driver_does_only_one_batch_while_the_first_is_paused() -> None:
@@ -249,9 +240,7 @@ def test_another_driver_does_only_one_batch_while_the_first_is_paused() -> None:
         run = Run(broker)
 
         def another() -> None:
-            other = Run(broker)
-            other.next = run.next
-            other.attempt = 100
+            other = Run(broker, next=run.next, attempt=100)
             other.one()
 
         broker.on_step = at = At(number, another)
@@ -260,18 +249,16 @@ def test_another_driver_does_only_one_batch_while_the_first_is_paused() -> None:
         except KafkaError:
             # Spark starts it again where its own notes end.
             broker.on_step = lambda name: None
-            again = Run(broker)
-            again.next = run.next
+            again = Run(broker, next=run.next)
             try:
                 again.all()
             except BatchOrderError:
                 # The other one's batch is one ahead of the notes of this one at most.
                 again.next += 1
                 again.all()
-        ended_well(broker)
         return at
 
-    every_step(play, least=60)
+    every_step(play)
 
 
 def test_a_task_that_outlives_its_batch_takes_over_its_id_at_every_step() -> None:
@@ -286,10 +273,9 @@ def test_a_task_that_outlives_its_batch_takes_over_its_id_at_every_step() -> Non
         broker.on_step = at = At(number, zombie)
         run.all(KafkaError)
         broker.on_step = lambda name: None
-        ended_well(broker)
         return at
 
-    every_step(play, least=60)
+    every_step(play)
 
 
 @pytest.mark.parametrize("step", ["before decided", "after the record of decided", "after decided"])
@@ -379,13 +365,12 @@ def test_a_log_that_spells_the_place_otherwise_is_gone_on_with_at_every_step() -
             assert {decode(each.decision or b"").sink for each in decisions} == {"stream:file:///c/"}
             return at
 
-        every_step(play, least=60)
+        every_step(play, sink)
 
 
 def test_a_failed_batch_is_aborted_under_the_name_in_the_log(broker: Broker) -> None:
     Run(broker, Sink("app", STREAM, "file:///c")).one()
-    run = Run(broker, Sink("app", STREAM, "file:/c"))
-    run.next = 1
+    run = Run(broker, Sink("app", STREAM, "file:/c"), next=1)
     outcomes = run.tasks(run.driver().plan(), 1, BATCHES[1])
     assert run.driver().abort(outcomes)
     assert broker.open_ids == []
@@ -448,8 +433,7 @@ def test_what_was_decided_is_not_aborted(broker: Broker, run: Run) -> None:
 
 
 def test_tasks_that_write_after_another_driver_took_over_leave_nothing_open(broker: Broker) -> None:
-    run, other = Run(broker), Run(broker)
-    other.attempt = 100
+    run, other = Run(broker), Run(broker, attempt=100)
     plan = run.driver().plan()
     other.all()
     outcomes = run.tasks(plan, 0, BATCHES[0])
@@ -477,7 +461,6 @@ def test_a_batch_of_which_only_some_tasks_were_skipped_is_an_error(run: Run) -> 
 
 
 def test_a_batch_without_rows_takes_one_record(broker: Broker, run: Run) -> None:
-    run.next = 0
     plan = run.driver().plan()
     run.driver().commit(run.tasks(plan, 0, [[], []]))
     decided = [decode(each.decision) for each in broker.log if each.decision is not None]
