@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,15 @@ from cyproducer.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
+from tests.cli.conftest import Piped, Stdin
 from tests.cli.fake_producer import MAX_REQUEST_SIZE, Future, Producer
 
 REQUIRED = ["produce", "-b", "broker:9092", "-t", "topic"]
-Stdin = Callable[[bytes], None]
 Capture = pytest.CaptureFixture[str]
 
 
-def test_each_line_is_a_record_with_any_line_ending(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
-    stdin(b"one\ntwo\r\n\nlast")
-
-    assert main(REQUIRED) == 0
-
+def test_each_line_is_a_record_with_any_line_ending(fake: type[Producer], piped: Piped) -> None:
+    told = piped(b"one\ntwo\r\n\nlast")
     assert fake.made[0].values == [b"one", b"two", b"", b"last"]
     assert fake.made[0].sent[0] == {
         "topic": "topic",
@@ -48,36 +42,25 @@ def test_each_line_is_a_record_with_any_line_ending(
         "partition": None,
         "timestamp_ms": None,
     }
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("4 records delivered in ")
-    assert told.err.endswith("(10 B of keys and values); 0 failed\n")
+    assert told.startswith("4 records delivered in ")
+    assert told.endswith("(10 B of keys and values); 0 failed\n")
 
 
-def test_lines_that_are_read_together_are_sent_together(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"1\n2\n3\n")
-
-    assert main(REQUIRED) == 0
-
+def test_lines_that_are_read_together_are_sent_together(fake: type[Producer], piped: Piped) -> None:
+    piped(b"1\n2\n3\n")
     assert fake.made[0].calls == [3]
 
 
-def test_quiet_prints_only_errors(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
-    stdin(b"a:1\nbad\n")
-
-    assert main([*REQUIRED, "-K", ":", "-q", "--progress"]) == 1
-
-    assert capsys.readouterr().err == "stdin:2: no separator ':' between key and value: 'bad'\n"
+def test_quiet_prints_only_errors(fake: type[Producer], piped: Piped) -> None:
+    told = piped(b"a:1\nbad\n", "-K", ":", "-q", "--progress", status=1)
+    assert told == "stdin:2: no separator ':' between key and value: 'bad'\n"
 
 
 def test_files_are_sent_in_order_and_the_dash_is_standard_input(
-    fake: type[Producer], stdin: Stdin, tmp_path: Path
+    fake: type[Producer], piped: Piped, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(b"a1\na2\n")
-    stdin(b"in\n")
-
-    assert main([*REQUIRED, str(tmp_path / "a"), "-"]) == 0
-
+    piped(b"in\n", str(tmp_path / "a"), "-")
     assert fake.made[0].values == [b"a1", b"a2", b"in"]
 
 
@@ -93,33 +76,26 @@ def test_files_are_sent_in_order_and_the_dash_is_standard_input(
     ],
 )
 def test_the_values_of_a_text(
-    arguments: list[str], text: bytes, values: list[bytes], fake: type[Producer], stdin: Stdin
+    arguments: list[str], text: bytes, values: list[bytes], fake: type[Producer], piped: Piped
 ) -> None:
-    stdin(text)
-
-    assert main([*REQUIRED, *arguments]) == 0
-
+    piped(text, *arguments)
     assert fake.made[0].values == values
 
 
-def test_whole_files_are_records(fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture) -> None:
+def test_whole_files_are_records(fake: type[Producer], piped: Piped, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a1\na2\n")
     (tmp_path / "big").write_bytes(b"x" * (MAX_REQUEST_SIZE + 1))
     (tmp_path / "most").write_bytes(b"y" * MAX_REQUEST_SIZE)
-    stdin(b"in\n")
     names = [str(tmp_path / name) for name in ("a", "big", "most")]
-
-    assert main([*REQUIRED, "--whole-file", "-k", "key", *names, "-"]) == 1
-
+    told = piped(b"in\n", "--whole-file", "-k", "key", *names, "-", status=1)
     assert fake.made[0].values == [b"a1\na2\n", b"y" * MAX_REQUEST_SIZE, b"in\n"]
     assert {record["key"] for record in fake.made[0].sent} == {b"key"}
-    told = capsys.readouterr().err
     assert f"{tmp_path}/big: file too large: more than max_request_size={MAX_REQUEST_SIZE} bytes\n" in told
     assert "3 records delivered" in told
 
 
 def test_a_file_that_cannot_be_read_does_not_stop_the_others(
-    fake: type[Producer], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [str(tmp_path / name) for name in ("a", "gone", "b")]
     for name in names:
@@ -132,37 +108,30 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_others(
         return True
 
     monkeypatch.setattr(os, "access", removed)
-
-    assert main([*REQUIRED, "--progress", *names[:1], names[2], names[1]]) == 1
+    told = piped(b"", "--progress", *names[:1], names[2], names[1], status=1)
     assert fake.made[0].values == [b"line", b"line"]
-    assert f"{names[1]}: FileNotFoundError: " in capsys.readouterr().err
+    assert f"{names[1]}: FileNotFoundError: " in told
 
 
-def test_the_key_the_partition_and_the_time_of_records_without(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b'{"key": "own", "value": "1"}\n{"value": "2", "partition": 5, "timestamp_ms": 6}\n')
-
-    assert main([*REQUIRED, "--json", "-k", "\udcff", "-p", "3", "--timestamp-ms", "7"]) == 0
-
+def test_the_key_the_partition_and_the_time_of_records_without(fake: type[Producer], piped: Piped) -> None:
+    text = b'{"key": "own", "value": "1"}\n{"value": "2", "partition": 5, "timestamp_ms": 6}\n'
+    piped(text, "--json", "-k", "\udcff", "-p", "3", "--timestamp-ms", "7")
     first, second = fake.made[0].sent
     assert (first["key"], first["partition"], first["timestamp_ms"]) == (b"own", 3, 7)
     assert (second["key"], second["partition"], second["timestamp_ms"]) == (b"\xff", 5, 6)
 
 
-def test_headers_of_all_records_come_before_their_own(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b'{"value": "a"}\n{"value": "b", "headers": {"own": "2"}}')
-
-    assert main([*REQUIRED, "--json", "-H", "all=1=1", "-H", "nothing"]) == 0
-
+def test_headers_of_all_records_come_before_their_own(fake: type[Producer], piped: Piped) -> None:
+    text = b'{"value": "a"}\n{"value": "b", "headers": {"own": "2"}}'
+    piped(text, "--json", "-H", "all=1=1", "-H", "nothing")
     first, second = fake.made[0].sent
     assert first["headers"] == [("all", b"1=1"), ("nothing", None)]
     assert second["headers"] == [("all", b"1=1"), ("nothing", None), ("own", b"2")]
 
 
-def test_null_markers_and_empty_text_as_null(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"k\\N\nNULL:\nNULL:v\nk:NULL\n:v\n")
-
-    assert main([*REQUIRED, "-K", ":", "--null-marker", "NULL", "-Z", "-k", "fixed"]) == 1
-
+def test_null_markers_and_empty_text_as_null(fake: type[Producer], piped: Piped) -> None:
+    text = b"k\\N\nNULL:\nNULL:v\nk:NULL\n:v\n"
+    piped(text, "-K", ":", "--null-marker", "NULL", "-Z", "-k", "fixed", status=1)
     assert [(record["key"], record["value"]) for record in fake.made[0].sent] == [
         (b"fixed", None),
         (b"fixed", b"v"),
@@ -171,12 +140,9 @@ def test_null_markers_and_empty_text_as_null(fake: type[Producer], stdin: Stdin)
     ]
 
 
-def test_headers_in_lines_with_separators_of_ones_own(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"a=1;b=2|key:value\n")
+def test_headers_in_lines_with_separators_of_ones_own(fake: type[Producer], piped: Piped) -> None:
     separators = ["--headers-delimiter", "|", "--headers-separator", ";", "--headers-key-separator", "="]
-
-    assert main([*REQUIRED, "-K", ":", "--parse-headers", *separators]) == 0
-
+    piped(b"a=1;b=2|key:value\n", "-K", ":", "--parse-headers", *separators)
     (record,) = fake.made[0].sent
     assert (record["key"], record["value"]) == (b"key", b"value")
     assert record["headers"] == [("a", b"1"), ("b", b"2")]
@@ -184,16 +150,14 @@ def test_headers_in_lines_with_separators_of_ones_own(fake: type[Producer], stdi
 
 @pytest.mark.parametrize("format", [[], ["--json"], ["--whole-file"]])
 def test_a_count_ends_the_command_after_as_many_records(
-    format: list[str], fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
+    format: list[str], fake: type[Producer], piped: Piped, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text('{"value": 1}\n' * (1 if format == ["--whole-file"] else 2))
     names = [str(tmp_path / name) for name in ("a", "b", "a")]
-
-    assert main([*REQUIRED, *format, "-c", "3", *names, *names]) == 0
-
+    told = piped(b"", *format, "-c", "3", *names, *names)
     assert len(fake.made[0].sent) == 3
-    assert capsys.readouterr().err.startswith("3 records delivered")
+    assert told.startswith("3 records delivered")
 
 
 @pytest.mark.parametrize(
@@ -206,12 +170,9 @@ def test_a_count_ends_the_command_after_as_many_records(
     ],
 )
 def test_lines_of_one_read_are_sent_in_order_by_one_call_or_one_by_one(
-    more: str, calls: list[int], fake: type[Producer], stdin: Stdin
+    more: str, calls: list[int], fake: type[Producer], piped: Piped
 ) -> None:
-    stdin(b'{"value": "1"}\n{"value": "2"}\n{"value": "3"%b}\n\n{"value": "4"}\n' % more.encode())
-
-    assert main([*REQUIRED, "--json"]) == 0
-
+    piped(b'{"value": "1"}\n{"value": "2"}\n{"value": "3"%b}\n\n{"value": "4"}\n' % more.encode(), "--json")
     assert fake.made[0].values == [b"1", b"2", b"3", b"4"]
     assert fake.made[0].calls == calls
     plain: dict[str, Any] = {
@@ -227,7 +188,7 @@ def test_lines_of_one_read_are_sent_in_order_by_one_call_or_one_by_one(
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_records_that_are_refused_among_those_that_are_sent_one_by_one(
-    stops: bool, fake: type[Producer], stdin: Stdin, capsys: Capture
+    stops: bool, fake: type[Producer], piped: Piped
 ) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         if record["value"] == b"big":
@@ -238,11 +199,8 @@ def test_records_that_are_refused_among_those_that_are_sent_one_by_one(
 
     fake.on_record = staticmethod(on_record)
     lines = [{"value": "1", "key": "k"}, {"value": "big"}, {"value": "3", "partition": 9}, {"value": "4"}]
-    stdin("\n\n".join(map(json.dumps, lines)).encode())
-
-    assert main([*REQUIRED, "--json", *(["--stop-on-error"] if stops else [])]) == 1
-
-    told = capsys.readouterr().err
+    text = "\n\n".join(map(json.dumps, lines)).encode()
+    told = piped(text, "--json", *(["--stop-on-error"] if stops else []), status=1)
     assert "stdin:3: [Error 10] MessageSizeTooLargeError: " in told
     if stops:
         assert fake.made[0].values == [b"1"]
@@ -256,30 +214,20 @@ def test_records_that_are_refused_among_those_that_are_sent_one_by_one(
         assert "(3 B of keys and values); 2 failed\n" in told
 
 
-def test_a_partition_of_all_records_that_is_missing_stops_reading(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
+def test_a_partition_of_all_records_that_is_missing_stops_reading(fake: type[Producer], piped: Piped) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         raise UnknownTopicOrPartitionError("no partition 9")
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"1\n2\n3\n")
-
-    assert main([*REQUIRED, "-p", "9", "-H", "a=b"]) == 1
-
+    told = piped(b"1\n2\n3\n", "-p", "9", "-H", "a=b", status=1)
     assert fake.made[0].calls == [1]
-    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in (
-        capsys.readouterr().err
-    )
+    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in told
 
 
-def test_options_become_the_producers_settings(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"")
+def test_options_become_the_producers_settings(fake: type[Producer], piped: Piped) -> None:
     options = ["-z", "lz4", "--acks", "1", "--linger-ms", "5", "--connect-timeout", "7"]
     more = ["-o", "batch_size=65536", "-X", "client.id=12", "-X", "sasl.password=12", "-o", "acks=all"]
-
-    assert main([*REQUIRED, *options, *more]) == 0
-
+    piped(b"", *options, *more)
     assert fake.made[0].settings == {
         "bootstrap_servers": "broker:9092",
         "compression_type": "lz4",
@@ -364,24 +312,20 @@ def test_a_line_of_a_file_that_is_no_property_is_not_shown(
     assert "hunter2" not in told
 
 
-def test_unset_options_keep_the_producer_s_defaults(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b"")
-
-    assert main(REQUIRED) == 0
-
+def test_unset_options_keep_the_producer_s_defaults(fake: type[Producer], piped: Piped) -> None:
+    piped(b"")
     assert fake.made[0].settings == {"bootstrap_servers": "broker:9092"}
 
 
 def test_bad_lines_are_counted_by_cause_and_the_first_is_shown(
-    fake: type[Producer], tmp_path: Path, capsys: Capture
+    fake: type[Producer], piped: Piped, tmp_path: Path
 ) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b'{"value": "1"}\nbad\n{"value": "3"}\n' + b"worse\n" * 12 + b"[]\n")
 
-    assert main([*REQUIRED, "--json", str(file)]) == 1
-
+    told = piped(b"", "--json", str(file), status=1)
     assert fake.made[0].values == [b"1", b"3"]
-    first, second, summary, *causes = capsys.readouterr().err.splitlines()
+    first, second, summary, *causes = told.splitlines()
     assert first == f"{file}:2: not JSON: Expecting value: line 1 column 1 (char 0): 'bad'"
     assert second == f"{file}:16: not a JSON object: '[]'"
     assert summary.startswith("2 records delivered in ")
@@ -393,7 +337,7 @@ def test_bad_lines_are_counted_by_cause_and_the_first_is_shown(
 
 
 def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
+    fake: type[Producer], piped: Piped
 ) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         if record["value"] == b"big":
@@ -401,11 +345,7 @@ def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
         return Future(exception=KafkaTimeoutError("expired") if record["value"] == b"late" else None)
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"a:big\nb:late\nc:fine\n")
-
-    assert main([*REQUIRED, "-K", ":"]) == 1
-
-    told = capsys.readouterr().err.splitlines()
+    told = piped(b"a:big\nb:late\nc:fine\n", "-K", ":", status=1).splitlines()
     assert told[0].startswith("stdin:1: ")
     assert "too big" in told[0]
     assert told[1] == "stdin:2: KafkaTimeoutError: expired"
@@ -416,35 +356,27 @@ def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
     assert [record["key"] for record in fake.made[0].sent] == [b"b", b"c"]
 
 
-def test_some_of_the_records_of_one_call_failed(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+def test_some_of_the_records_of_one_call_failed(fake: type[Producer], piped: Piped) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         number = int(record["value"])
         return Future(exception=KafkaTimeoutError(f"late {number}") if number % 2 else None)
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"0\n1\n2\n3\n4\n")
-
-    assert main(REQUIRED) == 1
-
-    shown, summary, cause = capsys.readouterr().err.splitlines()
+    shown, summary, cause = piped(b"0\n1\n2\n3\n4\n", status=1).splitlines()
     assert shown == "stdin:2: KafkaTimeoutError: late 1"
     assert summary.startswith("3 records delivered")
     assert cause == "  2 x KafkaTimeoutError, first at stdin:2"
 
 
 def test_an_error_that_would_affect_every_record_stops_reading(
-    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
+    fake: type[Producer], piped: Piped, tmp_path: Path
 ) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         raise KafkaTimeoutError("no leader")
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"1\n2\n3\n4\n")
     (tmp_path / "more").write_text("5\n")
-
-    assert main([*REQUIRED, "-", str(tmp_path / "more")]) == 1
-
-    told = capsys.readouterr().err.splitlines()
+    told = piped(b"1\n2\n3\n4\n", "-", str(tmp_path / "more"), status=1).splitlines()
     assert fake.made[0].calls == [4]
     assert told[:2] == [
         "stdin:1: KafkaTimeoutError: no leader",
@@ -455,7 +387,7 @@ def test_an_error_that_would_affect_every_record_stops_reading(
 
 
 def test_the_records_that_a_failing_call_accepted_are_counted(
-    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def two_of(self: Producer, topic: str, values: list[bytes], **rest: Any) -> Future:
         error: Any = KafkaTimeoutError("full")
@@ -463,11 +395,7 @@ def test_the_records_that_a_failing_call_accepted_are_counted(
         raise error
 
     monkeypatch.setattr(fake, "send_many", two_of)
-    stdin(b"1\n2\n3\n4\n")
-
-    assert main(REQUIRED) == 1
-
-    told = capsys.readouterr().err
+    told = piped(b"1\n2\n3\n4\n", status=1)
     assert told.startswith("stdin:3: KafkaTimeoutError: full\n")
     assert "\n2 records delivered in " in told
     assert told.splitlines()[2].endswith(
@@ -476,27 +404,16 @@ def test_the_records_that_a_failing_call_accepted_are_counted(
 
 
 @pytest.mark.parametrize("text", [b'{"value": 1}\n{"value": 2}\nbad\n{"value": 3}\n' * 2])
-def test_stop_on_error_sends_what_came_before_it(
-    text: bytes, fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
-    stdin(text)
-
-    assert main([*REQUIRED, "--json", "--stop-on-error"]) == 1
-
+def test_stop_on_error_sends_what_came_before_it(text: bytes, fake: type[Producer], piped: Piped) -> None:
+    told = piped(text, "--json", "--stop-on-error", status=1)
     assert fake.made[0].values == [b"1", b"2"]
-    told = capsys.readouterr().err
     assert "2 records delivered" in told
     assert "1 failed; 5 read, but not sent; the first that was not sent is at stdin:4\n" in told
 
 
-def test_a_last_line_that_failed_was_not_left_unread(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
-    stdin(b'{"value": 1}\nbad')
-
-    assert main([*REQUIRED, "--json", "--stop-on-error"]) == 1
-
-    assert "1 failed; the first that was not sent is at stdin:3\n" in capsys.readouterr().err
+def test_a_last_line_that_failed_was_not_left_unread(fake: type[Producer], piped: Piped) -> None:
+    told = piped(b'{"value": 1}\nbad', "--json", "--stop-on-error", status=1)
+    assert "1 failed; the first that was not sent is at stdin:3\n" in told
 
 
 class Unread(io.RawIOBase):
@@ -513,25 +430,17 @@ class Unread(io.RawIOBase):
 
 
 def test_nothing_is_read_after_the_count_is_reached(
-    fake: type[Producer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_text("1\n2\n")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread()))  # type: ignore[type-var]
-
-    assert main([*REQUIRED, "-c", "2", str(tmp_path / "a"), "-"]) == 0
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n2\n3\n")))  # type: ignore[type-var]
-    assert main([*REQUIRED, "-c", "2"]) == 0
-
+    piped(Unread(), "-c", "2", str(tmp_path / "a"), "-")
+    piped(Unread(b"1\n2\n3\n"), "-c", "2")
     assert [producer.values for producer in fake.made] == [[b"1", b"2"]] * 2
 
 
-def test_nothing_is_read_after_a_failure_that_stops(
-    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_after_a_failure_that_stops(fake: type[Producer], piped: Piped) -> None:
     fake.on_record = staticmethod(lambda record: Future(exception=TopicAuthorizationFailedError()))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n")))  # type: ignore[type-var]
-
-    assert main([*REQUIRED, "--stop-on-error"]) == 1
+    piped(Unread(b"1\n"), "--stop-on-error", status=1)
 
 
 def test_a_failure_that_stops_is_noticed_while_standard_input_is_silent(
@@ -560,42 +469,30 @@ def test_a_failure_that_stops_is_noticed_while_standard_input_is_silent(
     os.close(write)
 
 
-def test_a_record_after_a_call_that_failed_for_all_is_not_sent(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
+def test_a_record_after_a_call_that_failed_for_all_is_not_sent(fake: type[Producer], piped: Piped) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         assert record["value"] == b"1"
         raise KafkaTimeoutError("no leader")
 
     fake.on_record = staticmethod(on_record)
-    stdin(b'{"value": 1}\n{"value": 2, "headers": {"a": "b"}}\n{"value": 3}\n')
-
-    assert main([*REQUIRED, "--json"]) == 1
-
-    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in (
-        capsys.readouterr().err
-    )
+    told = piped(b'{"value": 1}\n{"value": 2, "headers": {"a": "b"}}\n{"value": 3}\n', "--json", status=1)
+    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in told
 
 
 def test_records_that_are_sent_one_by_one_stop_at_an_error_for_all(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
+    fake: type[Producer], piped: Piped
 ) -> None:
     def on_record(record: dict[str, Any]) -> Future:
         assert record["value"] != b"3"
         raise MessageSizeTooLargeError("big") if record["value"] == b"big" else KafkaTimeoutError("no leader")
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"big\n2\n3\n")
-
-    assert main(REQUIRED) == 1
-
-    assert "; 2 failed; 1 read, but not sent; the first that was not sent is at stdin:3\n" in (
-        capsys.readouterr().err
-    )
+    told = piped(b"big\n2\n3\n", status=1)
+    assert "; 2 failed; 1 read, but not sent; the first that was not sent is at stdin:3\n" in told
 
 
 def test_a_line_of_progress_is_removed_before_a_failure_is_shown(
-    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -603,11 +500,7 @@ def test_a_line_of_progress_is_removed_before_a_failure_is_shown(
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    pieces = Unread(b'{"value": 1}\n', b"bad\n", b"")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pieces))  # type: ignore[type-var]
-
-    assert main([*REQUIRED, "--json"]) == 1
-
+    piped(Unread(b'{"value": 1}\n', b"bad\n", b""), "--json", status=1)
     before, failure = terminal.getvalue().split("stdin:2: ")[:2]
     assert before.split("\r")[1].startswith("1 delivered, 0 failed, 0 on their way, 13 B read")
     assert before.split("\r")[2].isspace()
@@ -615,34 +508,28 @@ def test_a_line_of_progress_is_removed_before_a_failure_is_shown(
     assert failure.startswith("not JSON")
 
 
-def test_stop_on_error_stops_before_the_next_file(
-    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
-) -> None:
+def test_stop_on_error_stops_before_the_next_file(fake: type[Producer], piped: Piped, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("line\n")
     fake.on_record = staticmethod(lambda record: Future(exception=TopicAuthorizationFailedError()))
     names = [str(tmp_path / name) for name in ("a", "b")]
 
     for whole in ([], ["--whole-file"]):
-        assert main([*REQUIRED, "--stop-on-error", *whole, *names]) == 1
+        told = piped(b"", "--stop-on-error", *whole, *names, status=1)
         assert len(fake.made[-1].sent) == 1
         place = names[1] if whole else f"{names[0]}:2"
-        assert f"; the first that was not sent is at {place}\n" in capsys.readouterr().err
+        assert f"; the first that was not sent is at {place}\n" in told
 
 
-def test_a_line_that_is_too_long_is_skipped(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+def test_a_line_that_is_too_long_is_skipped(fake: type[Producer], piped: Piped) -> None:
     most = 8 * MAX_REQUEST_SIZE
-    stdin(b"1\n" + b"x" * most + b"\n" + b"y" * (most + 1) + b"\n4\n")
-
-    assert main(REQUIRED) == 1
-
+    told = piped(b"1\n" + b"x" * most + b"\n" + b"y" * (most + 1) + b"\n4\n", status=1)
     assert fake.made[0].values == [b"1", b"x" * most, b"4"]
-    told = capsys.readouterr().err
     assert told.startswith("stdin:3: line too long: more than 800,000 bytes; skipped up to its end\n")
 
 
 def test_records_without_an_outcome_at_the_timeout_are_unknown(
-    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(timeout: float) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -655,11 +542,7 @@ def test_records_without_an_outcome_at_the_timeout_are_unknown(
     monkeypatch.setattr(produce, "INTERRUPTED_DRAIN_TIMEOUT_S", 0.01)
     fake.on_record = staticmethod(lambda record: Future(is_done=record["value"] == b"1"))
     fake.on_flush = staticmethod(interrupted)
-    stdin(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n')
-
-    assert main([*REQUIRED, "--json"]) == 143
-
-    told = capsys.readouterr().err
+    told = piped(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n', "--json", status=143)
     assert "\n1 records delivered" in told
     assert told.endswith(
         "; 0 failed; 2 accepted, but without an outcome in time: they may have been written\n"
@@ -669,7 +552,7 @@ def test_records_without_an_outcome_at_the_timeout_are_unknown(
 
 
 def test_outcomes_are_awaited_for_longer_than_the_delivery_timeout(
-    fake: type[Producer], stdin: Stdin, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
 
@@ -680,24 +563,14 @@ def test_outcomes_are_awaited_for_longer_than_the_delivery_timeout(
     monkeypatch.setattr("cyproducer.cli.interrupts.monotonic_s", lambda: now_s[0])
     fake.on_record = staticmethod(lambda record: Future(is_done=False))
     fake.on_flush = staticmethod(times_out)
-    stdin(b"1\n")
-
-    assert main(REQUIRED) == 1
-
+    piped(b"1\n", status=1)
     assert now_s[0] == 130
 
 
-def test_an_unreachable_broker_is_reported_in_one_line(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
+def test_an_unreachable_broker_is_reported_in_one_line(fake: type[Producer], piped: Piped) -> None:
     fake.ready = NoBrokersAvailable("broker:9092 refused")
-    stdin(b"x\n")
-
-    assert main(REQUIRED) == 1
-
-    told = capsys.readouterr()
-    assert told.err == "cyproducer: NoBrokersAvailable: broker:9092 refused\n"
-    assert told.out == ""
+    told = piped(b"x\n", status=1)
+    assert told == "cyproducer: NoBrokersAvailable: broker:9092 refused\n"
     assert fake.made[0].closed_with == 0
 
 
@@ -790,19 +663,11 @@ class Endless(io.RawIOBase):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_during_a_waiting_read_delivers_the_lines_read_so_far(
-    number: signal.Signals,
-    status: int,
-    fake: type[Producer],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    number: signal.Signals, status: int, fake: type[Producer], piped: Piped
 ) -> None:
     handler = signal.getsignal(number)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Endless(number)))  # type: ignore[type-var]
-
-    assert main(REQUIRED) == status
-
+    first, summary = piped(Endless(number), status=status).splitlines()
     assert fake.made[0].values == [b"1", b"2"]
-    first, summary = capsys.readouterr().err.splitlines()
     assert (
         first == f"cyproducer: {number.name}: stopped reading at stdin:3; what was accepted before was sent"
     )
@@ -844,25 +709,19 @@ def test_a_signal_before_the_end_of_a_line_does_not_send_the_line_in_part(
     assert fake.made[0].values == [b"1"]
 
 
-def test_a_signal_during_a_call_that_waits_ends_it(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
-) -> None:
+def test_a_signal_during_a_call_that_waits_ends_it(fake: type[Producer], piped: Piped) -> None:
     def waits(record: dict[str, Any]) -> Future:
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal did not interrupt")
 
     fake.on_record = staticmethod(waits)
-    stdin(b"1\n2\n")
-
-    assert main(REQUIRED) == 143
-
-    told = capsys.readouterr().err
+    told = piped(b"1\n2\n", status=143)
     assert "0 records delivered" in told
     assert told.endswith("; 0 failed; 2 read, but not sent; the first that was not sent is at stdin:1\n")
 
 
 def test_a_signal_before_lines_are_sent_sends_none_of_them(
-    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    fake: type[Producer], piped: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(line: bytes) -> Any:
         if b"2" in line:
@@ -871,17 +730,12 @@ def test_a_signal_before_lines_are_sent_sends_none_of_them(
 
     parse = JsonFormat().parse
     monkeypatch.setattr(JsonFormat, "parse", staticmethod(interrupted))
-    stdin(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n')
-
-    assert main([*REQUIRED, "--json"]) == 130
-
+    told = piped(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n', "--json", status=130)
     assert fake.made[0].values == []
-    assert capsys.readouterr().err.endswith(
-        "; 0 failed; 3 read, but not sent; the first that was not sent is at stdin:1\n"
-    )
+    assert told.endswith("; 0 failed; 3 read, but not sent; the first that was not sent is at stdin:1\n")
 
 
-def test_a_second_signal_stops_at_once(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+def test_a_second_signal_stops_at_once(fake: type[Producer], piped: Piped) -> None:
     def interrupted_twice(timeout: float) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
@@ -889,15 +743,12 @@ def test_a_second_signal_stops_at_once(fake: type[Producer], stdin: Stdin, capsy
 
     fake.on_record = staticmethod(lambda record: Future(is_done=False))
     fake.on_flush = staticmethod(interrupted_twice)
-    stdin(b"1\n2\n")
-
-    assert main(REQUIRED) == 143
-
+    told = piped(b"1\n2\n", status=143)
     assert fake.made[0].closed_with == 0
-    assert "; 2 accepted, but without an outcome in time" in capsys.readouterr().err
+    assert "; 2 accepted, but without an outcome in time" in told
 
 
-def test_a_second_signal_during_a_call_stops_at_once(fake: type[Producer], stdin: Stdin) -> None:
+def test_a_second_signal_during_a_call_stops_at_once(fake: type[Producer], piped: Piped) -> None:
     def interrupted_twice(record: dict[str, Any]) -> Future:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -906,25 +757,19 @@ def test_a_second_signal_during_a_call_stops_at_once(fake: type[Producer], stdin
         raise AssertionError("the signal did not interrupt")
 
     fake.on_record = staticmethod(interrupted_twice)
-    stdin(b"1\n2\n")
-
-    assert main(REQUIRED) == 130
-
+    piped(b"1\n2\n", status=130)
     assert fake.made[0].flushed == []
     assert fake.made[0].closed_with == 0
 
 
-def test_a_signal_while_connecting(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+def test_a_signal_while_connecting(fake: type[Producer], piped: Piped) -> None:
     def connects(self: Producer, timeout: float) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("the signal did not interrupt")
 
     fake.wait_ready = connects  # type: ignore[method-assign]
-    stdin(b"1\n")
-
-    assert main(REQUIRED) == 143
-
-    assert capsys.readouterr().err == "cyproducer: SIGTERM: nothing was sent\n"
+    told = piped(b"1\n", status=143)
+    assert told == "cyproducer: SIGTERM: nothing was sent\n"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from cyproducer.cli.main import main
 from cyproducer.cli.transactions import NOT_KNOWN, OTHER_WAY
 from cyproducer.structs import PreparedTransaction, TopicPartition
+from tests.cli.conftest import Stdin
 from tests.scripted.scripted_broker import (
     DESCRIBE_TRANSACTIONS,
     END_TXN,
@@ -24,7 +25,6 @@ from tests.scripted.scripted_broker import (
 from tests.scripted.scripted_model import Act
 from tests.scripted.scripted_transactions import EndTxn, ListTransactions
 
-Stdin = Callable[[bytes], None]
 Capture = pytest.CaptureFixture[str]
 Run = Callable[..., tuple[int, str, str]]
 PREPARED = PreparedTransaction("tx", 7, 3, 2, False, {TopicPartition("t", 0): (5, 6)})
