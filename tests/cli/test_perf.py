@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,19 @@ LINE = re.compile(
     r"([\d.]+|nan) ms max latency"
 )
 PERCENTILES = re.compile(r", ([\d.]+) ms 50th, ([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99\.9th\.$")
+Run = Callable[..., Any]
 
 
-def run(records: int, *more: str, size: int = 1) -> int:
-    """Sends as many records of this size; returns the exit code."""
-    return main([*REQUIRED, "--num-records", f"{records}", "--record-size", f"{size}", *more])
+@pytest.fixture
+def run(capsys: Capture) -> Run:
+    """Sends as many records of this size; returns what stdout and stderr got."""
+
+    def run(records: int, *more: str, size: int = 1, status: int = 0) -> Any:
+        numbers = ["--num-records", f"{records}", "--record-size", f"{size}"]
+        assert main([*REQUIRED, *numbers, *more]) == status
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize("ns", [0, 1, 127, 128, 1000, 1_234_567, 10**9, 3 * 10**11])
@@ -208,11 +217,9 @@ def quick(fake: type[Producer], monkeypatch: pytest.MonkeyPatch) -> type[Produce
     return fake
 
 
-def test_options_become_the_producers_settings(quick: type[Producer]) -> None:
+def test_options_become_the_producers_settings(quick: type[Producer], run: Run) -> None:
     more = ["--producer-props", "acks=1", "linger.ms=5", "-X", "client.id=me", "--acks", "all"]
-
-    assert run(1, *more) == 0
-
+    run(1, *more)
     assert quick.made[0].settings == {
         "bootstrap_servers": "broker:9092",
         "acks": "1",
@@ -221,10 +228,9 @@ def test_options_become_the_producers_settings(quick: type[Producer]) -> None:
     }
 
 
-def test_records_are_sent_in_blocks_of_limited_size(quick: type[Producer]) -> None:
-    assert run(2500, "--throughput", "-1", size=10) == 0
-    assert run(10, size=20000) == 0
-
+def test_records_are_sent_in_blocks_of_limited_size(quick: type[Producer], run: Run) -> None:
+    run(2500, "--throughput", "-1", size=10)
+    run(10, size=20000)
     assert quick.made[0].calls == [1000, 1000, 500]
     assert quick.made[1].calls == [3, 3, 3, 1]
 
@@ -247,7 +253,7 @@ def test_blocks_that_end_before_the_payloads_continue_with_the_next(
 
 
 def test_lines_are_printed_while_records_are_sent_and_awaited(
-    quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
 
@@ -263,15 +269,13 @@ def test_lines_are_printed_while_records_are_sent_and_awaited(
     monkeypatch.setattr("cyproducer.cli.perf.monotonic_s", lambda: now_s[0])
     quick.on_record = staticmethod(on_record)
     quick.on_flush = staticmethod(on_flush)
-
-    assert run(5000, "--reporting-interval", "1000") == 0
-
-    *lines, summary = capsys.readouterr().out.splitlines()
+    told = run(5000, "--reporting-interval", "1000")
+    *lines, summary = told.out.splitlines()
     assert [numbers(line)[0] for line in lines] == [2000, 2000, 1000, 0]
     assert numbers(summary)[0] == 5000
 
 
-def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_not_exceeded(quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     sent_at: list[tuple[float, int]] = []
 
@@ -288,13 +292,11 @@ def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.Mon
     monkeypatch.setattr("cyproducer.cli.perf.monotonic_s", lambda: now_s[0])
     monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
     quick.on_record = staticmethod(on_record)
-
-    assert run(20, "--throughput", "10") == 0
+    run(20, "--throughput", "10")
     first = [*sent_at]
     sent_at.clear()
     began_s = now_s[0]
-    assert run(3, "--throughput", "2") == 0
-
+    run(3, "--throughput", "2")
     assert sum(count for _, count in first) == 20
     total = 0
     for at_s, count in first:
@@ -306,7 +308,7 @@ def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.Mon
 
 
 def test_an_error_that_would_affect_every_record_ends_the_run(
-    quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Producer, topic: str, values: list[bytes]) -> Acknowledged:
         error: Any = KafkaTimeoutError("full")
@@ -314,10 +316,7 @@ def test_an_error_that_would_affect_every_record_ends_the_run(
         raise error
 
     monkeypatch.setattr(quick, "send_many", full)
-
-    assert run(10) == 1
-
-    told = capsys.readouterr()
+    told = run(10, status=1)
     assert told.out.startswith("2 records sent, ")
     assert told.err.splitlines() == [
         "record 3: KafkaTimeoutError: full",
@@ -326,12 +325,9 @@ def test_an_error_that_would_affect_every_record_ends_the_run(
     ]
 
 
-def test_failed_records_are_told(quick: type[Producer], capsys: Capture) -> None:
+def test_failed_records_are_told(quick: type[Producer], run: Run) -> None:
     quick.on_record = staticmethod(lambda record: Future(exception=KafkaTimeoutError("late")))
-
-    assert run(10) == 1
-
-    told = capsys.readouterr()
+    told = run(10, status=1)
     assert told.out.startswith("0 records sent, ")
     assert "cyproducer: 10 records failed, 0 were not accepted\n" in told.err
 
@@ -350,20 +346,17 @@ def interrupt(quick: type[Producer], number: signal.Signals) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_with_a_summary(
-    number: signal.Signals, status: int, quick: type[Producer], capsys: Capture
+    number: signal.Signals, status: int, quick: type[Producer], run: Run
 ) -> None:
     interrupt(quick, number)
-
-    assert run(5000) == status
-
-    told = capsys.readouterr()
+    told = run(5000, status=status)
     assert told.out.startswith("1000 records sent, ")
     assert f"cyproducer: stopped by {number.name}\n" in told.err
     assert "0 records failed, 4,000 were not accepted\n" in told.err
 
 
 def test_records_without_an_outcome_after_a_signal(
-    quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flush(timeout: float) -> None:
         if len(quick.made[0].flushed) == 1:
@@ -373,11 +366,9 @@ def test_records_without_an_outcome_after_a_signal(
     monkeypatch.setattr(perf, "INTERRUPTED_DRAIN_TIMEOUT_S", 0.01)
     monkeypatch.setattr(Acknowledged, "add_both", lambda *_: None)
     quick.on_flush = staticmethod(flush)
-
-    assert run(10) == 143
-
+    told = run(10, status=143)
     assert quick.made[0].closed_with == 0
-    assert "0 records failed, 0 were not accepted, 10 had no outcome in time" in capsys.readouterr().err
+    assert "0 records failed, 0 were not accepted, 10 had no outcome in time" in told.err
 
 
 TRANSACTIONS = re.compile(
@@ -413,17 +404,15 @@ def timed(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> list[float]
 
 
 def test_transactions_are_committed_when_their_time_is_over_and_at_the_end(
-    timed: list[float], quick: type[Producer], capsys: Capture
+    timed: list[float], quick: type[Producer], run: Run
 ) -> None:
-    assert run(4500, "--transactional-id", "mine", "--transaction-duration-ms", "500") == 0
-
+    told = run(4500, "--transactional-id", "mine", "--transaction-duration-ms", "500")
     assert quick.made[0].settings["transactional_id"] == "mine"
     assert quick.made[0].steps == [
         "init",
         *["begin", "send 1000", "send 1000", "commit"] * 2,
         *["begin", "send 500", "commit"],
     ]
-    told = capsys.readouterr()
     assert transactions_of(told.out) == ("3", "500.00", "750.00")
     assert numbers(told.out)[0] == 4500
     assert told.err == ""
@@ -440,10 +429,9 @@ def test_transactions_are_committed_when_their_time_is_over_and_at_the_end(
     ],
 )
 def test_what_makes_transactions(
-    options: list[str], name: str, duration_s: float, timed: list[float], quick: type[Producer]
+    options: list[str], name: str, duration_s: float, timed: list[float], quick: type[Producer], run: Run
 ) -> None:
-    assert run(20000, *options) == 0
-
+    run(20000, *options)
     assert re.fullmatch(name, quick.made[0].settings["transactional_id"])
     calls = quick.made[0].steps[: quick.made[0].steps.index("commit")].count("send 1000")
     # The first number of calls of 0.4 s each that take as long.
@@ -451,32 +439,25 @@ def test_what_makes_transactions(
 
 
 def test_a_transaction_is_committed_while_no_record_is_due(
-    timed: list[float], quick: type[Producer], monkeypatch: pytest.MonkeyPatch
+    timed: list[float], quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sleep(seconds: float) -> None:
         timed[0] += max(seconds, 0.01)
 
     monkeypatch.setattr("cyproducer.cli.perf.sleep", sleep)
-
-    assert run(2, "--throughput", "0.1", "--transaction-duration-ms", "1000") == 0
-
+    run(2, "--throughput", "0.1", "--transaction-duration-ms", "1000")
     # None is empty.
     assert quick.made[0].steps == ["init", *["begin", "send 1", "commit"] * 2]
 
 
-def test_a_commit_that_is_refused_ends_the_run(
-    timed: list[float], quick: type[Producer], capsys: Capture
-) -> None:
+def test_a_commit_that_is_refused_ends_the_run(timed: list[float], quick: type[Producer], run: Run) -> None:
     def on_commit(timeout: float) -> None:
         if quick.made[0].steps.count("commit") == 2:
             raise TransactionFailedError("open for too long")
 
     quick.on_commit = staticmethod(on_commit)
-
-    assert run(9000, "--transaction-duration-ms", "500") == 1
-
+    told = run(9000, "--transaction-duration-ms", "500", status=1)
     assert quick.made[0].steps[-2:] == ["commit", "abort"]
-    told = capsys.readouterr()
     assert transactions_of(told.out)[0] == "1"
     assert told.err.splitlines() == [
         "cyproducer: the transaction was aborted: none of its 2,000 records is committed "
@@ -486,22 +467,20 @@ def test_a_commit_that_is_refused_ends_the_run(
 
 
 def test_the_last_commit_counts_for_the_exit_code(
-    timed: list[float], quick: type[Producer], capsys: Capture
+    timed: list[float], quick: type[Producer], run: Run
 ) -> None:
     def on_commit(timeout: float) -> None:
         raise ProducerFencedError("another producer")
 
     quick.on_commit = staticmethod(on_commit)
-
-    assert run(9, "--transactional-id", "mine") == 1
-
+    told = run(9, "--transactional-id", "mine", status=1)
     # It waits for nothing more: that could take minutes.
     assert quick.made[0].flushed == []
-    assert "the outcome of the transaction of 9 records is not known" in capsys.readouterr().err
+    assert "the outcome of the transaction of 9 records is not known" in told.err
 
 
 def test_a_producer_that_was_fenced_between_two_transactions(
-    timed: list[float], quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    timed: list[float], quick: type[Producer], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = quick.begin_transaction
 
@@ -511,22 +490,17 @@ def test_a_producer_that_was_fenced_between_two_transactions(
         begin(self)
 
     monkeypatch.setattr(quick, "begin_transaction", fenced)
-
-    assert run(9000, "--transaction-duration-ms", "500") == 1
-
-    told = capsys.readouterr()
+    told = run(9000, "--transaction-duration-ms", "500", status=1)
     assert transactions_of(told.out)[0] == "1"
     assert told.err.startswith("record 2,001: ")
     assert "another producer" in told.err
 
 
-def test_a_signal_commits_what_was_sent(quick: type[Producer], capsys: Capture) -> None:
+def test_a_signal_commits_what_was_sent(quick: type[Producer], run: Run) -> None:
     interrupt(quick, signal.SIGTERM)
-
-    assert run(5000, "--transactional-id", "mine") == 143
-
+    told = run(5000, "--transactional-id", "mine", status=143)
     assert quick.made[0].steps == ["init", "begin", "commit"]
-    assert transactions_of(capsys.readouterr().out)[0] == "1"
+    assert transactions_of(told.out)[0] == "1"
 
 
 def test_transactions_against_the_embedded_broker(capsys: Capture) -> None:
