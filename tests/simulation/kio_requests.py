@@ -5,13 +5,14 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from tests.scripted.scripted_wire import INIT_PRODUCER_ID, PRODUCE
-from tests.simulation.transaction_wire import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    DESCRIBE,
+from tests.scripted.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
     END_TXN,
     FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
     TXN_OFFSET_COMMIT,
 )
 from tests.wire.kio_oracle import CORRELATION_ID, make, schema
@@ -20,11 +21,11 @@ NAMES = {
     PRODUCE: ("produce", "Produce"),
     INIT_PRODUCER_ID: ("init_producer_id", "InitProducerId"),
     FIND_COORDINATOR: ("find_coordinator", "FindCoordinator"),
-    ADD_PARTITIONS: ("add_partitions_to_txn", "AddPartitionsToTxn"),
-    ADD_OFFSETS: ("add_offsets_to_txn", "AddOffsetsToTxn"),
+    ADD_PARTITIONS_TO_TXN: ("add_partitions_to_txn", "AddPartitionsToTxn"),
+    ADD_OFFSETS_TO_TXN: ("add_offsets_to_txn", "AddOffsetsToTxn"),
     END_TXN: ("end_txn", "EndTxn"),
     TXN_OFFSET_COMMIT: ("txn_offset_commit", "TxnOffsetCommit"),
-    DESCRIBE: ("describe_transactions", "DescribeTransactions"),
+    DESCRIBE_TRANSACTIONS: ("describe_transactions", "DescribeTransactions"),
 }
 
 

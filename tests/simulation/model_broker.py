@@ -33,7 +33,6 @@ from tests.simulation.model_transactional_produce import answer_transactional_pr
 from tests.simulation.network import PORT, Network, Wire
 from tests.simulation.transaction_wire import VERSIONS as TRANSACTION_APIS
 from tests.simulation.transaction_wire import acts_on_any_transaction
-from tests.simulation.transaction_wire import write_api_versions as write_api_versions_with_features
 from tools.harness.reference_produce import decode_produce_request
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
@@ -257,8 +256,15 @@ class Broker:
             return wire_format.write_api_versions(version, correlation_id, self.manners.versions)
         features_epoch, level = self.transactions.features.views[self.node]
         self.world.say(f"broker {self.node} says that transaction.version is {level}")
-        return write_api_versions_with_features(
-            version, correlation_id, self.manners.versions, features_epoch, level
+        features = {"metadata.version": 27}
+        if level:
+            features["transaction.version"] = level
+        return wire_format.write_api_versions(
+            version,
+            correlation_id,
+            self.manners.versions,
+            features=features,
+            features_epoch=features_epoch,
         )
 
     def _metadata(self, version: int, correlation_id: int, names: list[str] | None) -> bytes:

@@ -1,18 +1,20 @@
 """Handles the requests of transactions in a broker of the model.
 
 Owns authorization, what a version can say, faults, and the responses. Does not own what they mean
-(``testing/broker/transactions``, ``testing/broker/group_offsets``), their layout (``transaction_wire``)
+(``testing/broker/transactions``, ``testing/broker/group_offsets``), their layout (``tests/scripted``)
 or Produce (``model_produce``).
 """
 
 from typing import TYPE_CHECKING
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.testing.broker.group_offsets import Offset, TxnOffsetCommit
 from cyproducer.testing.broker.homes import GROUP, ID, NOBODY
 from cyproducer.testing.broker.transactions import Place, Transactions
+from tests.scripted import scripted_transactions as codec
 from tests.scripted import scripted_wire as wire_format
-from tests.simulation import transaction_wire as codec
 from tests.simulation.network import PORT
+from tests.simulation.transaction_wire import read_request
 from tests.simulation.world import START_NS
 
 if TYPE_CHECKING:
@@ -24,12 +26,12 @@ OPERATION_NOT_ATTEMPTED = 55
 #: API key -> the first version that knows PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH.
 TELLS_FENCED = {
     wire_format.INIT_PRODUCER_ID: 4,
-    codec.ADD_PARTITIONS: 2,
-    codec.ADD_OFFSETS: 2,
-    codec.END_TXN: 2,
+    wire_format.ADD_PARTITIONS_TO_TXN: 2,
+    wire_format.ADD_OFFSETS_TO_TXN: 2,
+    wire_format.END_TXN: 2,
 }
 #: API key -> the first version that knows TRANSACTION_ABORTABLE.
-TELLS_ABORTABLE = {codec.ADD_OFFSETS: 4, codec.END_TXN: 4, wire_format.INIT_PRODUCER_ID: 5}
+TELLS_ABORTABLE = {wire_format.ADD_OFFSETS_TO_TXN: 4, wire_format.END_TXN: 4, wire_format.INIT_PRODUCER_ID: 5}
 
 
 def answer_init_producer_id(
@@ -59,7 +61,7 @@ def answer_init_producer_id(
 
 def answer_transactions(broker: "Broker", conversation: "Conversation", frame: bytes) -> None:
     """Handles any other request of transactions."""
-    header, request = codec.read_request(frame)
+    header, request = read_request(frame)
     low, high = broker.manners.versions[header.api_key]
     assert low <= header.version <= high, f"version {header.version} of API {header.api_key} is not supported"
     work = _Work(broker, conversation, header)
@@ -71,9 +73,10 @@ def answer_transactions(broker: "Broker", conversation: "Conversation", frame: b
         work.add_offsets(request)
     elif isinstance(request, codec.EndTxn):
         work.end(request)
-    elif isinstance(request, codec.TxnOffsetCommit):
+    elif isinstance(request, codec.CommitOffsets):
         work.commit_offsets(request)
     else:
+        assert isinstance(request, codec.DescribeTransactions)
         work.describe(request)
 
 
@@ -107,7 +110,7 @@ def _refusal(
 class _Work:
     """One request, and the response to it."""
 
-    def __init__(self, broker: "Broker", conversation: "Conversation", header: codec.Header) -> None:
+    def __init__(self, broker: "Broker", conversation: "Conversation", header: wire_format.Header) -> None:
         self.broker = broker
         self.world = broker.world
         self.conversation = conversation
@@ -126,27 +129,26 @@ class _Work:
         )
 
     def find_coordinator(self, request: codec.FindCoordinator) -> None:
-        found = [self._find(request.key_type, key) for key in request.keys]
-        self._say(request, [(told.node, told.error) for told in found])
-        self.conversation.answer(codec.write_coordinators(self.header, found))
+        node, error, message = self._find(request.key_type, request.key)
+        self._say(request, (node, error))
+        place = (-1, "", -1) if error else (node, f"b{node}", PORT)
+        self.conversation.answer(
+            codec.write_find_coordinator(self.header, request.key, place, error, message)
+        )
 
-    def _find(self, key_type: int, key: str) -> codec.Coordinator:
-        if key_type not in (codec.BY_ID, codec.BY_GROUP) or (key_type == codec.BY_ID and not key):
-            return codec.Coordinator(key, error=ErrorCode.INVALID_REQUEST, message="no such type of key")
-        kind = ID if key_type == codec.BY_ID else GROUP
+    def _find(self, key_type: int, key: str) -> tuple[int, int, str | None]:
+        """Returns the node of a coordinator, or an error code and its text."""
+        if key_type not in (codec.GROUP, codec.TRANSACTION) or (key_type == codec.TRANSACTION and not key):
+            return -1, ErrorCode.INVALID_REQUEST, "no such type of key"
+        kind = ID if key_type == codec.TRANSACTION else GROUP
         if (kind, key) in self.transactions.denied:
-            return codec.Coordinator(key, error=ID_DENIED if kind == ID else GROUP_DENIED, message="denied")
+            return -1, ID_DENIED if kind == ID else GROUP_DENIED, "denied"
         manners = self.transactions.manners
         if manners.makes_topics:
             manners.makes_topics = False
-            return codec.Coordinator(
-                key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message="the topic is being made"
-            )
-        home = self.transactions.homes.home(kind, key)
-        node = home.views[self.broker.node]
-        if node == NOBODY:
-            return codec.Coordinator(key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return codec.Coordinator(key, node, f"b{node}", PORT)
+            return -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the topic is being made"
+        node = self.transactions.homes.home(kind, key).views[self.broker.node]
+        return node, ErrorCode.COORDINATOR_NOT_AVAILABLE if node == NOBODY else 0, None
 
     def add_partitions(self, request: codec.AddPartitions) -> None:
         def told(code: int) -> None:
@@ -155,7 +157,7 @@ class _Work:
 
         def answer(codes: dict[Place, int]) -> None:
             self._say(request, codes)
-            self.conversation.answer(codec.write_partition_codes(self.header, codes))
+            self.conversation.answer(codec.write_partition_errors(self.header, codes))
 
         if code := self._may_use(request.transactional_id):
             told(code)
@@ -179,16 +181,16 @@ class _Work:
         def told(code: int) -> None:
             code = _sayable(self.header.api_key, self.header.version, code)
             self._say(request, code)
-            self.conversation.answer(codec.write_added_offsets(self.header, code))
+            self.conversation.answer(codec.write_error(self.header, code))
 
         if code := self._may_use(request.transactional_id):
             told(code)
             return
-        if (GROUP, request.group) in self.transactions.denied:
+        if (GROUP, request.group_id) in self.transactions.denied:
             told(GROUP_DENIED)
             return
         assert self.transactions.offsets is not None
-        place = self.transactions.offsets.group(request.group).place
+        place = self.transactions.offsets.group(request.group_id).place
         self.transactions.add(
             request.transactional_id, request.producer_id, request.epoch, [place], False, told
         )
@@ -199,28 +201,38 @@ class _Work:
         def told(code: int, producer_id: int = -1, epoch: int = -1) -> None:
             code = _sayable(self.header.api_key, version, code)
             self._say(request, (code, producer_id, epoch))
-            self.conversation.answer(codec.write_ended(self.header, code, producer_id, epoch))
+            self.conversation.answer(
+                codec.write_identity(self.header, (producer_id, epoch), code)
+                if version >= 5
+                else codec.write_error(self.header, code)
+            )
 
         if code := self._may_use(request.transactional_id):
             told(code)
             return
         self.transactions.end(
-            request.transactional_id, request.producer_id, request.epoch, request.commits, version >= 5, told
+            request.transactional_id,
+            request.producer_id,
+            request.epoch,
+            request.committed,
+            version >= 5,
+            told,
         )
 
-    def commit_offsets(self, request: codec.TxnOffsetCommit) -> None:
+    def commit_offsets(self, request: codec.CommitOffsets) -> None:
         denied = self.transactions.denied
         manners = self.transactions.manners
+        group, generation, member, instance = request.group
         codes = {place: self._topic_refusal(place) for place in request.offsets}
-        allowed = {place: told for place, told in request.offsets.items() if not codes[place]}
+        allowed = [place for place, code in codes.items() if not code]
 
         def told(code: int) -> None:
             codes.update(dict.fromkeys(allowed, code))
             self._say(request, codes)
-            self.conversation.answer(codec.write_partition_codes(self.header, codes))
+            self.conversation.answer(codec.write_partition_errors(self.header, codes))
 
-        if (ID, request.transactional_id) in denied or (GROUP, request.group) in denied:
-            allowed = request.offsets
+        if (ID, request.transactional_id) in denied or (GROUP, group) in denied:
+            allowed = list(codes)
             told(ID_DENIED if (ID, request.transactional_id) in denied else GROUP_DENIED)
         elif manners.faults and self.world.chance(manners.fault_rate):
             told(
@@ -237,33 +249,58 @@ class _Work:
             told(ErrorCode.NO_ERROR)
         else:
             assert self.transactions.offsets is not None
+            offsets = {
+                place: Offset(
+                    each.offset, -1 if each.leader_epoch is None else each.leader_epoch, each.metadata
+                )
+                for place, each in request.offsets.items()
+                if place in allowed
+            }
             self.transactions.offsets.commit(
-                self.broker.node, self.header.version, request._replace(offsets=allowed), told
+                self.broker.node,
+                self.header.version,
+                TxnOffsetCommit(
+                    request.transactional_id,
+                    group,
+                    request.producer_id,
+                    request.epoch,
+                    generation,
+                    member,
+                    instance,
+                    offsets,
+                ),
+                told,
             )
 
-    def describe(self, request: codec.Describe) -> None:
+    def describe(self, request: codec.DescribeTransactions) -> None:
         found = [self._describe(transactional_id) for transactional_id in request.transactional_ids]
         self._say(request, found)
         self.conversation.answer(codec.write_descriptions(self.header, found))
 
     def _describe(self, transactional_id: str) -> codec.Description:
+        def refused(code: int) -> codec.Description:
+            return codec.Description(code, transactional_id, "", 0, -1, -1, -1, {})
+
         transactions = self.transactions
         if (ID, transactional_id) in transactions.denied:
-            return codec.Description(transactional_id, ID_DENIED)
+            return refused(ID_DENIED)
         code = transactions.homes.code(self.broker.node, transactions.of(transactional_id).home)
         if code:
-            return codec.Description(transactional_id, code)
+            return refused(code)
         state = transactions.describe(transactional_id)
         if isinstance(state, int):
-            return codec.Description(transactional_id, state)
+            return refused(state)
         start_ms = -1 if state.started_ns < 0 else (state.started_ns - START_NS) // 1_000_000
+        topics: dict[str, list[int]] = {}
+        for name, index in sorted(state.places):
+            topics.setdefault(name, []).append(index)
         return codec.Description(
-            transactional_id,
             0,
+            transactional_id,
             state.name,
             state.timeout_ms,
             start_ms,
             state.producer_id,
             state.epoch,
-            sorted(state.places),
+            topics,
         )

@@ -11,7 +11,17 @@ from cyproducer.testing.broker.group_offsets import Offsets
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import Place, TransactionManners, Transactions, read_committed
-from tests.scripted.scripted_wire import INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.scripted.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+)
 from tests.simulation.kio_requests import frame_of, read
 from tests.simulation.model_broker import Broker, Conversation, Manners
 from tests.simulation.model_produce import MESSAGE_TOO_LARGE, NOT_LEADER, UNKNOWN_TOPIC
@@ -22,15 +32,7 @@ from tests.simulation.model_transaction_requests import (
     TOPIC_DENIED,
 )
 from tests.simulation.network import Network, Wire
-from tests.simulation.transaction_wire import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    DESCRIBE,
-    END_TXN,
-    FIND_COORDINATOR,
-    TXN_OFFSET_COMMIT,
-    VERSIONS,
-)
+from tests.simulation.transaction_wire import VERSIONS
 from tests.simulation.world import NS_PER_MS, World
 from tests.wire.kio_oracle import make, milliseconds, schema
 from tools.harness.reference_records import Record, batch_of, encode_batch
@@ -155,7 +157,7 @@ class Bench:
         for name, index in places:
             topics.setdefault(name, []).append(index)
         body = self.asked(
-            ADD_PARTITIONS,
+            ADD_PARTITIONS_TO_TXN,
             version,
             v3_and_below_transactional_id="x",
             v3_and_below_producer_id=identity[0],
@@ -324,7 +326,7 @@ def test_a_connections_next_request_waits_for_the_adding(bench: Bench) -> None:
     identity = (following.producer_id, following.producer_epoch)
     wire, conversation = bench.conversations[1]
     conversation.receive(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})))
-    conversation.receive(frame_of(DESCRIBE, 0, transactional_ids=("x",)))
+    conversation.receive(frame_of(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("x",)))
     bench.world.pass_ms(99)
     assert wire.answers == []
     bench.world.pass_ms(1)
@@ -559,7 +561,7 @@ def test_end_txn_says_fenced_from_version_2_on_and_no_identity_with_an_error(
 
 def added_offsets(bench: Bench, identity: tuple[int, int], version: int) -> int:
     body = bench.asked(
-        ADD_OFFSETS,
+        ADD_OFFSETS_TO_TXN,
         version,
         transactional_id="x",
         producer_id=identity[0],
@@ -634,7 +636,7 @@ def test_a_transaction_is_described(bench: Bench) -> None:
     identity = bench.started()
     bench.add(identity, T0, T1)
     bench.commit_offsets(identity, 5, "t")
-    (told,) = bench.asked(DESCRIBE, 0, transactional_ids=("x",)).transaction_states
+    (told,) = bench.asked(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("x",)).transaction_states
     assert (told.transaction_state, told.producer_id, told.producer_epoch) == ("Ongoing", *identity)
     assert told.transaction_timeout == milliseconds(60_000)
     assert {topic.topic: topic.partitions for topic in told.topics} == {

@@ -3,7 +3,7 @@
 import pytest
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.group_offsets import Member, Offsets
+from cyproducer.testing.broker.group_offsets import Member, Offset, Offsets, TxnOffsetCommit
 from cyproducer.testing.broker.homes import GROUP, ID, Homes
 from cyproducer.testing.broker.partitions import Cluster, Header, Partition
 from cyproducer.testing.broker.transactions import (
@@ -18,7 +18,6 @@ from cyproducer.testing.broker.transactions import (
     Transactions,
     read_committed,
 )
-from tests.simulation.transaction_wire import Offset, TxnOffsetCommit
 from tests.simulation.world import World
 
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)

@@ -1,23 +1,27 @@
-"""The model's codec against kio, which is generated from Kafka's schemas, in all versions for clients."""
+"""The scripted codec of transactions, which the model uses, too, against kio, which is generated from Kafka's
+schemas, in all versions for clients."""
 
 from typing import Any
 
 import pytest
 from kio.serial import entity_reader
 
-from tests.simulation import transaction_wire as codec
-from tests.simulation.kio_requests import frame_of, read
-from tests.simulation.transaction_wire import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    DESCRIBE,
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata
+from tests.scripted import scripted_transactions as codec
+from tests.scripted.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
     END_TXN,
     FIND_COORDINATOR,
     TXN_OFFSET_COMMIT,
-    VERSIONS,
+    Header,
+    write_api_versions,
 )
+from tests.simulation.kio_requests import frame_of, read
+from tests.simulation.transaction_wire import VERSIONS, read_request
 from tests.wire.kio_oracle import CORRELATION_ID, make, schema
-from tools.harness.reference_wire import MalformedError
+from tools.harness.reference_wire import MalformedError, Reader
 
 PLACES = [("t", 0), ("t", 2), ("u", 1)]
 CODES = {("t", 0): 0, ("t", 2): 55, ("u", 1): 29}
@@ -27,42 +31,47 @@ def every(key: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", range(VERSIONS[key][0], VERSIONS[key][1] + 1))
 
 
-def header_of(key: int, version: int) -> codec.Header:
-    return codec.Header(key, version, CORRELATION_ID, "c")
+def header_of(key: int, version: int) -> Header:
+    return Header(key, version, CORRELATION_ID, "c", Reader(b""))
 
 
 @every(FIND_COORDINATOR)
 def test_find_coordinator(version: int) -> None:
-    keys = ["a", "b"] if version >= 4 else ["a"]
-    kind = codec.BY_ID if version >= 1 else codec.BY_GROUP
-    frame = frame_of(FIND_COORDINATOR, version, key="a", key_type=kind, coordinator_keys=tuple(keys))
-    assert codec.read_request(frame) == (
-        header_of(FIND_COORDINATOR, version),
-        codec.FindCoordinator(kind, keys),
-    )
-    found = [codec.Coordinator("a", 3, "b3", 9092, 0, None), codec.Coordinator("b", error=15, message="no")]
-    response = codec.write_coordinators(header_of(FIND_COORDINATOR, version), found[: len(keys)])
-    body = read(FIND_COORDINATOR, version, response)
-    for told, expected in zip(body.coordinators if version >= 4 else [body], found, strict=False):
-        assert (told.node_id, told.host, told.port, told.error_code) == expected[1:5]
+    kind = codec.TRANSACTION if version >= 1 else codec.GROUP
+    frame = frame_of(FIND_COORDINATOR, version, key="a", key_type=kind, coordinator_keys=("a",))
+    header = header_of(FIND_COORDINATOR, version)
+    assert read_request(frame) == (header, codec.FindCoordinator(kind, "a"))
+    for place, error, message in (((3, "b3", 9092), 0, None), ((-1, "", -1), 15, "no")):
+        response = codec.write_find_coordinator(header, "a", place, error, message)
+        body = read(FIND_COORDINATOR, version, response)
+        told = body.coordinators[0] if version >= 4 else body
+        assert (told.node_id, told.host, told.port, told.error_code) == (*place, error)
         if version >= 1:
-            assert told.error_message == expected.message
+            assert told.error_message == message
 
 
-@every(ADD_PARTITIONS)
+def test_a_client_asks_for_one_coordinator() -> None:
+    frame = frame_of(FIND_COORDINATOR, 4, key_type=codec.GROUP, coordinator_keys=("a", "b"))
+    with pytest.raises(MalformedError, match="one coordinator, not 2"):
+        read_request(frame)
+
+
+@every(ADD_PARTITIONS_TO_TXN)
 def test_add_partitions(version: int) -> None:
     topic = schema("add_partitions_to_txn", version, "request").AddPartitionsToTxnTopic
     frame = frame_of(
-        ADD_PARTITIONS,
+        ADD_PARTITIONS_TO_TXN,
         version,
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=1234567890123,
         v3_and_below_producer_epoch=7,
         v3_and_below_topics=(topic(name="t", partitions=(0, 2)), topic(name="u", partitions=(1,))),
     )
-    assert codec.read_request(frame)[1] == codec.AddPartitions("x", 1234567890123, 7, PLACES)
+    assert read_request(frame)[1] == codec.AddPartitions("x", 1234567890123, 7, PLACES)
     body = read(
-        ADD_PARTITIONS, version, codec.write_partition_codes(header_of(ADD_PARTITIONS, version), CODES)
+        ADD_PARTITIONS_TO_TXN,
+        version,
+        codec.write_partition_errors(header_of(ADD_PARTITIONS_TO_TXN, version), CODES),
     )
     assert {
         (topic.name, told.partition_index): int(told.partition_error_code)
@@ -71,13 +80,13 @@ def test_add_partitions(version: int) -> None:
     } == CODES
 
 
-@every(ADD_OFFSETS)
+@every(ADD_OFFSETS_TO_TXN)
 def test_add_offsets(version: int) -> None:
     frame = frame_of(
-        ADD_OFFSETS, version, transactional_id="x", producer_id=9, producer_epoch=7, group_id="g"
+        ADD_OFFSETS_TO_TXN, version, transactional_id="x", producer_id=9, producer_epoch=7, group_id="g"
     )
-    assert codec.read_request(frame)[1] == codec.AddOffsets("x", 9, 7, "g")
-    body = read(ADD_OFFSETS, version, codec.write_added_offsets(header_of(ADD_OFFSETS, version), 51))
+    assert read_request(frame)[1] == codec.AddOffsets("x", 9, 7, "g")
+    body = read(ADD_OFFSETS_TO_TXN, version, codec.write_error(header_of(ADD_OFFSETS_TO_TXN, version), 51))
     assert body.error_code == 51
 
 
@@ -87,8 +96,10 @@ def test_end_txn(version: int, commits: bool) -> None:
     frame = frame_of(
         END_TXN, version, transactional_id="x", producer_id=9, producer_epoch=7, committed=commits
     )
-    assert codec.read_request(frame)[1] == codec.EndTxn("x", 9, 7, commits)
-    body = read(END_TXN, version, codec.write_ended(header_of(END_TXN, version), 0, 9, 8))
+    assert read_request(frame)[1] == codec.EndTxn("x", 9, 7, commits)
+    header = header_of(END_TXN, version)
+    answer = codec.write_identity(header, (9, 8)) if version >= 5 else codec.write_error(header)
+    body = read(END_TXN, version, answer)
     assert body.error_code == 0
     if version >= 5:
         assert (body.producer_id, body.producer_epoch) == (9, 8)
@@ -124,17 +135,15 @@ def test_txn_offset_commit(version: int) -> None:
         ),
     )
     epochs = (2, -1, 0) if version >= 2 else (-1, -1, -1)
-    generation, member, instance = (3, "m", "i") if version >= 3 else (-1, "", None)
+    group = ConsumerGroupMetadata("g", 3, "m", "i") if version >= 3 else ConsumerGroupMetadata("g")
     offsets = {
-        ("t", 0): codec.Offset(5, epochs[0], "note"),
-        ("t", 2): codec.Offset(6, epochs[1], None),
-        ("u", 1): codec.Offset(0, epochs[2], ""),
+        ("t", 0): OffsetAndMetadata(5, "note", epochs[0]),
+        ("t", 2): OffsetAndMetadata(6, None, epochs[1]),
+        ("u", 1): OffsetAndMetadata(0, "", epochs[2]),
     }
-    assert codec.read_request(frame)[1] == codec.TxnOffsetCommit(
-        "x", "g", 9, 7, generation, member, instance, offsets
-    )
+    assert read_request(frame)[1] == codec.CommitOffsets("x", 9, 7, group, offsets)
     header = header_of(TXN_OFFSET_COMMIT, version)
-    body = read(TXN_OFFSET_COMMIT, version, codec.write_partition_codes(header, CODES))
+    body = read(TXN_OFFSET_COMMIT, version, codec.write_partition_errors(header, CODES))
     assert {
         (topic.name, told.partition_index): int(told.error_code)
         for topic in body.topics
@@ -143,13 +152,15 @@ def test_txn_offset_commit(version: int) -> None:
 
 
 def test_describe_transactions() -> None:
-    frame = frame_of(DESCRIBE, 0, transactional_ids=("x", "y"))
-    assert codec.read_request(frame)[1] == codec.Describe(["x", "y"])
+    frame = frame_of(DESCRIBE_TRANSACTIONS, 0, transactional_ids=("x", "y"))
+    assert read_request(frame)[1] == codec.DescribeTransactions(["x", "y"])
     found = [
-        codec.Description("x", 0, "Ongoing", 60_000, 1_700_000_000_000, 9, 7, PLACES),
-        codec.Description("y", 105, start_ms=0),
+        codec.Description(0, "x", "Ongoing", 60_000, 1_700_000_000_000, 9, 7, {"t": [0, 2], "u": [1]}),
+        codec.Description(105, "y", "", 0, 0, -1, -1, {}),
     ]
-    body = read(DESCRIBE, 0, codec.write_descriptions(header_of(DESCRIBE, 0), found))
+    body = read(
+        DESCRIBE_TRANSACTIONS, 0, codec.write_descriptions(header_of(DESCRIBE_TRANSACTIONS, 0), found)
+    )
     told, unknown = body.transaction_states
     assert (told.transactional_id, told.transaction_state, told.producer_id, told.producer_epoch) == (
         "x",
@@ -166,7 +177,9 @@ def test_describe_transactions() -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_tell_the_level(version: int, level: int) -> None:
-    response = codec.write_api_versions(version, CORRELATION_ID, {0: (3, 13), 26: (0, 5)}, 18, level)
+    features = {"transaction.version": level} if level else {}
+    ranges = {0: (3, 13), 26: (0, 5)}
+    response = write_api_versions(version, CORRELATION_ID, ranges, features=features, features_epoch=18)
     cls = schema("api_versions", version, "response").ApiVersionsResponse
     body, size = entity_reader(cls)(response, 8)
     assert size + 8 == len(response)
@@ -186,14 +199,14 @@ def test_api_versions_tell_the_level(version: int, level: int) -> None:
 def test_bytes_after_a_request_are_refused() -> None:
     frame = frame_of(END_TXN, 5, transactional_id="x", producer_id=9, producer_epoch=7, committed=True)
     frame = (len(frame) - 3).to_bytes(4, "big") + frame[4:] + b"\0"
-    with pytest.raises(MalformedError, match="after the last request"):
-        codec.read_request(frame)
+    with pytest.raises(MalformedError, match="after the last EndTxn request"):
+        read_request(frame)
 
 
 def test_a_partition_that_is_named_twice_is_refused() -> None:
     topic = schema("add_partitions_to_txn", 0, "request").AddPartitionsToTxnTopic(name="t", partitions=(0,))
     frame = frame_of(
-        ADD_PARTITIONS,
+        ADD_PARTITIONS_TO_TXN,
         0,
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=1,
@@ -201,13 +214,13 @@ def test_a_partition_that_is_named_twice_is_refused() -> None:
         v3_and_below_topics=(topic, topic),
     )
     with pytest.raises(MalformedError, match="twice"):
-        codec.read_request(frame)
+        read_request(frame)
 
 
 def test_versions_of_brokers_are_refused() -> None:
     frame = bytearray(
         frame_of(END_TXN, 5, transactional_id="x", producer_id=9, producer_epoch=7, committed=True)
     )
-    frame[4:8] = bytes((0, ADD_PARTITIONS, 0, 4))
+    frame[4:8] = bytes((0, ADD_PARTITIONS_TO_TXN, 0, 4))
     with pytest.raises(MalformedError, match="version 4 is not a client's"):
-        codec.read_request(bytes(frame))
+        read_request(bytes(frame))

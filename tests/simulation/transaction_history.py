@@ -10,19 +10,22 @@ from typing import Any
 
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.transactions import TransactionManners
-from tests.scripted.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.scripted.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+)
 from tests.simulation.history import FAULTS_OF_ALL, Circumstances, Event, add_broken, options_of
 from tests.simulation.model_broker import Manners
 from tests.simulation.model_produce import REJECTED
 from tests.simulation.transaction_program import Plan, Send, SendOffsets
-from tests.simulation.transaction_wire import (
-    ADD_OFFSETS,
-    ADD_PARTITIONS,
-    DESCRIBE,
-    END_TXN,
-    FIND_COORDINATOR,
-    TXN_OFFSET_COMMIT,
-)
 
 TRANSACTIONAL_ID = "x"
 GROUPS = ("g", "h")
@@ -34,11 +37,11 @@ APIS = (
     METADATA,
     INIT_PRODUCER_ID,
     FIND_COORDINATOR,
-    ADD_PARTITIONS,
-    ADD_OFFSETS,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
     END_TXN,
     TXN_OFFSET_COMMIT,
-    DESCRIBE,
+    DESCRIBE_TRANSACTIONS,
 )
 #: Kafka release -> the highest version of each of these; -1: it does not have the API.
 RELEASES = {

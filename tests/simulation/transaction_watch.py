@@ -20,23 +20,28 @@ from dataclasses import dataclass, field
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.testing.broker.partitions import Cluster
 from cyproducer.testing.broker.transactions import ONGOING, Transactions
+from tests.scripted import scripted_transactions as codec
 from tests.scripted.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    END_TXN,
     INIT_PRODUCER_ID,
     PRODUCE,
+    TXN_OFFSET_COMMIT,
     read_header,
     read_init_producer_id,
 )
-from tests.simulation import transaction_wire as codec
+from tests.simulation import transaction_wire
 from tests.simulation.model_produce import header_of, topic_of
 from tests.simulation.network import Network, Wire
 from tools.harness.reference_produce import Topic, decode_produce_request
 from tools.harness.reference_wire import Reader
 
-SECOND_VERSION = {PRODUCE: 12, codec.END_TXN: 5, codec.TXN_OFFSET_COMMIT: 5}
+SECOND_VERSION = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}
 """API key -> the first version of the protocol's second version."""
-ONLY_FIRST_VERSION = (codec.ADD_PARTITIONS, codec.ADD_OFFSETS)
-FIRST_FLEXIBLE = {INIT_PRODUCER_ID: 2, codec.END_TXN: 3}
+ONLY_FIRST_VERSION = (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN)
+FIRST_FLEXIBLE = {INIT_PRODUCER_ID: 2, END_TXN: 3}
 UNDECIDED = (-1, 7, 14, 15, 16, ErrorCode.CONCURRENT_TRANSACTIONS)
 """Errors of EndTxn(commit) after which the transaction may still be committed."""
 
@@ -99,12 +104,12 @@ class Watch:
 
     def on_request(self, wire: Wire, frame: bytes, begun_ns: int) -> None:
         key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
-        if key not in (PRODUCE, INIT_PRODUCER_ID, API_VERSIONS) and key not in codec.VERSIONS:
+        if key not in (PRODUCE, INIT_PRODUCER_ID, API_VERSIONS) and key not in transaction_wire.VERSIONS:
             return
         view = self.view(Reader(frame[12:]).string(False) or "")
         sent = Unanswered(key, version)
-        if key in codec.VERSIONS:
-            sent.request = codec.read_request(frame)[1]
+        if key in transaction_wire.VERSIONS:
+            sent.request = transaction_wire.read_request(frame)[1]
         failed_ns = self.failed_ns(view.client_id)
         if failed_ns is not None and begun_ns > failed_ns and key != API_VERSIONS:
             self._accuse(view, f"sends API {key} after its producer has failed for good")
@@ -116,12 +121,11 @@ class Watch:
         elif isinstance(sent.request, codec.EndTxn):
             self._end(view, sent.request)
         elif isinstance(sent.request, codec.AddPartitions | codec.AddOffsets) or (
-            isinstance(sent.request, codec.TxnOffsetCommit) and version >= SECOND_VERSION[key]
+            isinstance(sent.request, codec.CommitOffsets) and version >= SECOND_VERSION[key]
         ):
             view.may_have_added = True
-        if isinstance(sent.request, codec.TxnOffsetCommit) and version >= 3:
-            told = sent.request
-            view.memberships.add((told.group, told.generation, told.member, told.instance))
+        if isinstance(sent.request, codec.CommitOffsets) and version >= 3:
+            view.memberships.add(sent.request.group)
         view.unanswered[wire, correlation_id] = sent
 
     def _check_level(self, view: View, key: int, version: int, begun_ns: int) -> None:
@@ -134,7 +138,7 @@ class Watch:
             self._accuse(view, f"sends version {version} of API {key} at level {level}")
         if is_second and view.level < 2 and begun_ns > view.level_told_ns:
             self.world.count("requests of the second version at a level that is known to be lower")
-            if key == codec.END_TXN:
+            if key == END_TXN:
                 self._accuse(view, f"sends version {version} of EndTxn at level {view.level}, which it knows")
 
     def _produce(self, view: View, version: int, frame: bytes) -> None:
@@ -174,13 +178,13 @@ class Watch:
             self._accuse(view, f"sends {asked} while its own transaction is open")
 
     def _end(self, view: View, request: codec.EndTxn) -> None:
-        if not view.may_have_added and (request.commits or not self.has_tried(view.client_id)):
+        if not view.may_have_added and (request.committed or not self.has_tried(view.client_id)):
             self._accuse(view, "sends EndTxn for a transaction that has nothing")
         wires = [wire for (wire, _), sent in view.unanswered.items() if sent.key == PRODUCE and wire.is_open]
         if wires:
             # The client may have closed the connection in the same step.
             self.world.after(0, self._check_unanswered, view, wires)
-        if request.commits:
+        if request.committed:
             view.may_have_committed = True
         elif view.may_have_committed:
             self._accuse(view, "sends EndTxn(abort) although EndTxn(commit) may succeed yet")
@@ -209,10 +213,10 @@ class Watch:
         _, code = _THROTTLE_AND_ERROR.unpack_from(frame, at)
         if code == 0:
             view.may_have_added = view.may_have_committed = False
-            if sent.key == INIT_PRODUCER_ID or sent.version >= SECOND_VERSION[codec.END_TXN]:
+            if sent.key == INIT_PRODUCER_ID or sent.version >= SECOND_VERSION[END_TXN]:
                 identity = _IDENTITY.unpack_from(frame, at + _THROTTLE_AND_ERROR.size)
                 view.identities.add((identity[0], identity[1]))
-        elif sent.key == codec.END_TXN and code not in UNDECIDED:
+        elif sent.key == END_TXN and code not in UNDECIDED:
             view.may_have_committed = False
 
 
