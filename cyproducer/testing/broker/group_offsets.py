@@ -51,8 +51,6 @@ class TxnOffsetCommit(NamedTuple):
 class Member:
     """A member of a group, and its static instance id, if it has one."""
 
-    __slots__ = ("generation", "instance")
-
     def __init__(self, generation: int, instance: str | None = None) -> None:
         self.generation = generation
         self.instance = instance
@@ -60,19 +58,6 @@ class Member:
 
 class Group:
     """A group, and its offsets in the log."""
-
-    __slots__ = (
-        "committed",
-        "epochs",
-        "guards",
-        "history",
-        "home",
-        "members",
-        "name",
-        "pending",
-        "place",
-        "terms",
-    )
 
     def __init__(self, name: str, place: Place, home: Home) -> None:
         self.name = name

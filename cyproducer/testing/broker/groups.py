@@ -91,41 +91,14 @@ SyncTold = Callable[[Synced], None]
 class Participant(Member):
     """A member, as its coordinator knows it."""
 
-    __slots__ = (
-        "assignment",
-        "client_id",
-        "expires_ns",
-        "has_synced",
-        "host",
-        "id",
-        "is_new",
-        "join",
-        "protocols",
-        "rebalance_ms",
-        "session_ms",
-        "sync",
-        "timer_ns",
-    )
-
-    def __init__(
-        self,
-        *,
-        generation: int,
-        instance: str | None,
-        id: str,
-        client_id: str,
-        host: str,
-        session_ms: int,
-        rebalance_ms: int,
-        protocols: dict[str, bytes],
-    ) -> None:
-        super().__init__(generation, instance)
+    def __init__(self, id: str, generation: int, request: Join) -> None:
+        super().__init__(generation, request.instance)
         self.id = id
-        self.client_id = client_id
-        self.host = host
-        self.session_ms = session_ms
-        self.rebalance_ms = rebalance_ms
-        self.protocols = protocols
+        self.client_id = request.client_id
+        self.host = request.host
+        self.session_ms = request.session_ms
+        self.rebalance_ms = request.rebalance_ms
+        self.protocols = request.protocols
         self.assignment: bytes = b""
         #: The member has not been in a generation yet.
         self.is_new = True
@@ -262,7 +235,7 @@ class ConsumerGroup(BaseGroup):
 
     def _add(self, member_id: str, request: Join, told: JoinTold) -> None:
         self.told_ids.discard(member_id)
-        member = self._participant(member_id, request)
+        member = Participant(member_id, self.generation, request)
         if not self.members:
             self.protocol_type = request.protocol_type
         self.members[member_id] = member
@@ -273,24 +246,12 @@ class ConsumerGroup(BaseGroup):
         self._keep(member)
         self._stir()
 
-    def _participant(self, member_id: str, request: Join) -> Participant:
-        return Participant(
-            generation=self.generation,
-            instance=request.instance,
-            id=member_id,
-            client_id=request.client_id,
-            host=request.host,
-            session_ms=request.session_ms,
-            rebalance_ms=request.rebalance_ms,
-            protocols=request.protocols,
-        )
-
     def _replace(self, old: Participant, member_id: str, request: Join, told: JoinTold) -> None:
         """Replaces a restarted static member: it gets another id, and clients with the old id are fenced."""
         leads = self.leader == old.id
         del self.members[old.id]
         old.fail(ErrorCode.FENCED_INSTANCE_ID)
-        member = self._participant(member_id, request)
+        member = Participant(member_id, self.generation, request)
         member.assignment, member.has_synced, member.is_new = old.assignment, old.has_synced, old.is_new
         self.members[member_id] = member
         if leads:
@@ -461,10 +422,6 @@ class ConsumerGroup(BaseGroup):
 
     # Members
 
-    def stranger(self, generation: int, member: str, instance: str | None) -> int:
-        """Returns the error code if a client is not the member of this generation, or NO_ERROR."""
-        return self.log.stranger(generation, member, instance)
-
     def sync(
         self,
         generation: int,
@@ -477,7 +434,7 @@ class ConsumerGroup(BaseGroup):
         """Responds with the member's assignment, once the leader has sent it. ``protocols`` are the type and
         the name that the member expects; None if it does not send one."""
         own = (self.protocol_type, self.protocol)
-        if code := self.stranger(generation, member_id, instance):
+        if code := self.log.stranger(generation, member_id, instance):
             told(Synced(code))
         elif any(each not in (None, mine) for each, mine in zip(protocols, own, strict=True)):
             told(Synced(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
@@ -520,7 +477,7 @@ class ConsumerGroup(BaseGroup):
 
     def heartbeat(self, generation: int, member_id: str, instance: str | None) -> int:
         """Returns an error code. During a rebalance, the code makes the member rejoin."""
-        if code := self.stranger(generation, member_id, instance):
+        if code := self.log.stranger(generation, member_id, instance):
             return code
         self._keep(self.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state == PREPARING else ErrorCode.NO_ERROR
@@ -532,7 +489,7 @@ class ConsumerGroup(BaseGroup):
             return ErrorCode.NO_ERROR
         if instance is not None and not member_id:
             member_id = self.log.holder(instance) or ""
-        if code := self.stranger(self.generation, member_id, instance):
+        if code := self.log.stranger(self.generation, member_id, instance):
             return code
         self._lose(self.members[member_id])
         return ErrorCode.NO_ERROR
@@ -540,7 +497,7 @@ class ConsumerGroup(BaseGroup):
     def commit_refusal(self, generation: int, member_id: str, instance: str | None) -> int:
         if generation < 0 and self.state == EMPTY:
             return ErrorCode.NO_ERROR
-        if code := self.stranger(generation, member_id, instance):
+        if code := self.log.stranger(generation, member_id, instance):
             return code
         self._keep(self.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state == COMPLETING else ErrorCode.NO_ERROR

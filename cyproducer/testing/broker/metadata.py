@@ -122,15 +122,9 @@ def find_coordinator(call: Call) -> Any:
     keys = request.coordinator_keys if call.version >= 4 else [request.key]
     found = [_coordinator(call, key) for key in keys]
     if call.version >= 4:
-        return response(coordinators=found, **_no_single(response))
+        return response(0, ErrorCode.NO_ERROR, None, 0, "", 0, found)
     _, node_id, host, port, code, text = found[0]
     return response(0, code, text, node_id, host, port, [])
-
-
-def _no_single(response: Any) -> dict[str, Any]:
-    return {
-        "throttle_time_ms": 0, "error_code": 0, "error_message": None, "node_id": 0, "host": "", "port": 0,
-    }  # fmt: skip
 
 
 def _coordinator(call: Call, key: str) -> Any:

@@ -48,24 +48,6 @@ class Refused(Exception):
 class Subscriber(Member):
     """A member; ``generation`` is its epoch."""
 
-    __slots__ = (
-        "assigned",
-        "assignor",
-        "client_id",
-        "deadline_ns",
-        "expires_ns",
-        "host",
-        "id",
-        "pattern",
-        "previous",
-        "rack",
-        "rebalance_ms",
-        "revoking",
-        "state",
-        "timer_ns",
-        "topics",
-    )
-
     def __init__(self, *, generation: int, instance: str | None, id: str) -> None:
         super().__init__(generation, instance)
         self.id = id

@@ -15,6 +15,7 @@ from cyproducer.errors import KafkaError
 from cyproducer.errors.error_code import ErrorCode
 from cyproducer.records.codecs import BY_NAME
 from cyproducer.testing.broker import batches, retention
+from cyproducer.testing.broker.fetch_sessions import Key
 from cyproducer.testing.broker.partitions import Guard, Header, Partition, Topic
 from cyproducer.testing.broker.server import LATER, Call
 from cyproducer.testing.broker.transactions import ADDS_PARTITIONS, Place, produce_code
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from cyproducer.testing.broker.cluster import EmbeddedCluster
 
 NAMES_LEADER: Final = 10
-
-Key = tuple[str | bytes, int]
-"""A topic, by name or by id as in the request, and a partition."""
 
 
 class Part(NamedTuple):

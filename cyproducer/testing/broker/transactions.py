@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cyproducer.errors.error_code import ErrorCode
-from cyproducer.testing.broker.homes import ID, NOBODY, Home, Homes
+from cyproducer.testing.broker.homes import ID, NOBODY, Home, Homes, Told
 from cyproducer.testing.broker.partitions import Cluster, Entry, Partition
 from cyproducer.testing.broker.world import NS_PER_MS, World
 
@@ -66,8 +66,6 @@ Place = tuple[str, int]
 """Topic and partition."""
 Identified = Callable[[int, int, int], None]
 """Called with an error code, a producer id and an epoch; -1, -1 with an error."""
-Told = Callable[[int], None]
-"""Called with an error code."""
 
 
 def produce_code(code: int, version: int) -> int:
