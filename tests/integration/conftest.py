@@ -26,6 +26,8 @@ import pytest
 from tools.harness.kafka_install import missing_tools
 
 if TYPE_CHECKING:
+    from tests.integration.cluster_faults import ClusterFaults
+    from tests.integration.fault_log import FaultLog
     from tests.integration.old_kafka import OldKafka
     from tests.integration.transaction_rig import TransactionRig
     from tools.harness.kafka_cluster import KafkaCluster
@@ -128,6 +130,24 @@ def transactional_kafka(
         return shared("transactional-embedded", lambda: _embedded(3))
     directory = tmp_path_factory.mktemp("transactional-kafka")
     return shared("transactional-kafka", lambda: _cluster(3, directory, TRANSACTION_PROPERTIES))
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Iterator[FaultLog]:
+    from tests.integration.delivery_rig import SEED
+    from tests.integration.fault_log import FaultLog
+
+    with FaultLog(f"{SEED}/{request.node.name}") as log:
+        yield log
+
+
+@pytest.fixture
+def faults(kafka_cluster: KafkaCluster, log: FaultLog) -> Iterator[ClusterFaults]:
+    """Faults of `kafka_cluster`; all nodes are back for the next test."""
+    from tests.integration.cluster_faults import ClusterFaults
+
+    with ClusterFaults(kafka_cluster, log) as faults:
+        yield faults
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.integration.cluster_faults import ClusterFaults
 from tests.integration.delivery_rig import (
     PARTITIONS,
     PATIENCE,
-    SEED,
     Way,
     idempotent,
     repeating,
@@ -90,12 +89,6 @@ def secured() -> dict[str, Any]:
         "sasl_plain_username": USER,
         "sasl_plain_password": PASSWORD,
     }
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> Iterator[FaultLog]:
-    with FaultLog(f"{SEED}/{request.node.name}") as log:
-        yield log
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from tests.integration.cluster_faults import ClusterFaults
 from tests.integration.delivery_rig import (
     PARTITIONS,
     PATIENCE,
-    SEED,
     Way,
     idempotent,
     repeating,
@@ -36,18 +35,6 @@ pytestmark = [
 ]
 
 WAYS = (idempotent("lz4"), repeating("all"), repeating(1, "zstd"))
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> Iterator[FaultLog]:
-    with FaultLog(f"{SEED}/{request.node.name}") as log:
-        yield log
-
-
-@pytest.fixture
-def faults(kafka_cluster: KafkaCluster, log: FaultLog) -> Iterator[ClusterFaults]:
-    with ClusterFaults(kafka_cluster, log) as faults:
-        yield faults
 
 
 @contextlib.contextmanager
