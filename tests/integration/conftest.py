@@ -165,14 +165,14 @@ def old(
     broker: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OldKafka]:
     """A broker of the version that the module asks for by ``parametrize``."""
-    from tests.integration.old_kafka import POMS, embedded_old_kafka, old_kafka
+    from tests.integration.old_kafka import embedded_old_kafka, old_kafka, pom_of
 
     if broker == EMBEDDED:
         with embedded_old_kafka(request.param) as embedded:
             yield embedded
         return
     # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
-    if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
+    if (reason := missing_tools(pom_of(request.param))) is not None:
         pytest.skip(f"no Kafka {request.param}: {reason}")
     with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as kafka:
         yield kafka

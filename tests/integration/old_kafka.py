@@ -1,12 +1,12 @@
 """Runs one broker of another version than the usual one: with ZooKeeper before Kafka 3.3, then with KRaft.
 
-Owns its start, its request log, and the POMs of versions that have none in ``old/``. `kafka_install` provides
-the jars.
+Owns its start, its request log, and its POM. `kafka_install` provides the jars.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,6 @@ from tools.harness.kafka_install import CACHE, POM, classpath, kafka_version
 from tools.harness.kafka_node import KafkaNode, KafkaStartError
 from tools.harness.until import looks
 
-POMS = Path(__file__).with_name("old")
 LOG4J1 = """\
 log4j.rootLogger=WARN, file
 log4j.logger.kafka.request.logger=DEBUG
@@ -124,11 +123,9 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def pom_of(version: str) -> Path:
-    """Returns the POM of a version, from the repository, or else written to the cache."""
+    """Returns the POM of a version, written to the cache unless it is that of the repository."""
     if version == kafka_version():
         return POM
-    if (pom := POMS / f"pom-{version}.xml").exists():
-        return pom
     found = numbers(version)
     # Brokers log by log4j 2 since 4.0. Kafka's own ZooKeeper can't connect to anything on Java 17 before 2.6.
     named = [("org.apache.kafka", "kafka_2.13" if found >= (2, 4) else "kafka_2.12", version)]
@@ -140,9 +137,10 @@ def pom_of(version: str) -> Path:
         named.append(("org.apache.zookeeper", "zookeeper", "3.5.9"))
     dependencies = (DEPENDENCY.substitute(group=g, artifact=a, version=v) for g, a, v in named)
     CACHE.mkdir(parents=True, exist_ok=True)
-    pom = CACHE / f"pom-{version}.xml"
-    pom.write_text(POM_TEXT.substitute(version=version, dependencies="".join(dependencies)))
-    return pom
+    # Whole at once: another test process may read it.
+    new = CACHE / f"pom-{version}.{os.getpid()}"
+    new.write_text(POM_TEXT.substitute(version=version, dependencies="".join(dependencies)))
+    return new.replace(CACHE / f"pom-{version}.xml")
 
 
 @contextlib.contextmanager
