@@ -50,16 +50,16 @@ DEPENDENCY = string.Template("""
 """)
 FIRST_WITH_KRAFT = (3, 3)
 """KRaft is ready for production from here on."""
-_HEADER_AS_TEXT = re.compile(
-    r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
-)
-HEADERS = {
-    "3.7.2": re.compile(
-        r'"requestApiVersion":(?P<version>\d+),.*"clientId":"(?P<client>[^"]*)",.*"requestApiKeyName":"(?P<api>\w+)"'
+HEADERS = (
+    re.compile(
+        r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
     ),
-    "2.5.1": _HEADER_AS_TEXT,
-    "2.1.1": _HEADER_AS_TEXT,
-}
+    re.compile(
+        r'"requestApiVersion":(?P<version>\d+),.*"clientId":"(?P<client>[^"]*)",'
+        r'.*"requestApiKeyName":"(?P<api>\w+)"'
+    ),
+)
+"""How brokers log the header of a request: as text up to Kafka 2.6, and as JSON."""
 
 
 Logged = tuple[str, str, int]
@@ -80,19 +80,25 @@ class OldKafka(NamedTuple):
 
     def requests(self, client_id: str, until: str) -> set[tuple[str, int]]:
         """Returns API and version of a client's logged requests, up to the first request of API ``until``."""
-        found: set[tuple[str, int]] = set()
-        for _ in looks(15):
-            for client, api, api_version in self.logged():
-                if client == client_id:
-                    found.add((api, api_version))
-                    if api == until:
-                        return found
-        raise TimeoutError(f"Kafka {self.version} logged no {until} of {client_id!r}, only {found}")
+        return requests_of(client_id, self.logged, until)
 
 
-def _in_file(version: str, log: Path) -> Iterator[Logged]:
+def requests_of(client_id: str, logged: Callable[[], Iterable[Logged]], until: str) -> set[tuple[str, int]]:
+    """Does what `OldKafka.requests` does. A broker logs a request some time after it has responded."""
+    found: set[tuple[str, int]] = set()
+    for _ in looks(15):
+        for client, api, version in logged():
+            if client == client_id:
+                found.add((api, version))
+                if api == until:
+                    return found
+    raise TimeoutError(f"the broker logged no {until} of {client_id!r}, only {found}")
+
+
+def in_file(log: Path) -> Iterator[Logged]:
+    """Yields the requests in a broker's log."""
     for line in log.read_text().splitlines():
-        if (header := HEADERS[version].search(line)) is not None:
+        for header in filter(None, (pattern.search(line) for pattern in HEADERS)):
             yield header["client"], header["api"], int(header["version"])
 
 
@@ -172,11 +178,11 @@ def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
                         broker.wait(10)
                 raise KafkaStartError(broker.logs())
 
-            yield OldKafka(version, bootstrap, partial(_in_file, version, log), kill, restart)
+            yield OldKafka(version, bootstrap, partial(in_file, log), kill, restart)
     else:
         with KafkaCluster(1, directory=directory / "broker", jvm_options=options, pom=pom) as cluster:
             kill, restart = partial(cluster.kill, 1), partial(cluster.restart, 1)
-            logged = partial(_in_file, version, log)
+            logged = partial(in_file, log)
             yield OldKafka(version, cluster.bootstrap_servers, logged, kill, restart)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
+from tests.integration.old_kafka import in_file, requests_of
 from tools.harness.embedded_kafka import EmbeddedKafka
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.until import looks
@@ -120,31 +120,19 @@ class EmbeddedAcls(Acls):
         self._broker.clear_rights()
 
 
-def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]:
-    """Returns API name and version of a client's logged requests, up to the first request of ``api``.
-
-    The broker logs a request some time after it has responded.
-    """
-    found: list[tuple[str, int]] = []
-    for _ in looks(15):
-        found = []
-        for line in log.read_text().splitlines():
-            if f'"clientId":"{client_id}"' in line and line.endswith("}"):
-                header = json.loads(line[line.index("{") :])["requestHeader"]
-                found.append((header["requestApiKeyName"], header["requestApiVersion"]))
-                if found[-1][0] == api:
-                    return found
-    raise TimeoutError(f"the broker logged no {api} request of {client_id!r}, only {found}")
-
-
 @pytest.mark.kafka_only("it writes no log of requests to a file")
 def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> None:
     restricted.create_topic("versions")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, client_id="versions") as producer:
         assert producer.send("versions", b"x").get(30).offset == 0
 
-    requests = requests_until(restricted.broker_log(1), "versions", "PRODUCE")
-    assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("INIT_PRODUCER_ID", 5), ("PRODUCE", 13)}
+    log = partial(in_file, restricted.broker_log(1))
+    assert requests_of("versions", log, until="PRODUCE") == {
+        ("API_VERSIONS", 4),
+        ("METADATA", 13),
+        ("INIT_PRODUCER_ID", 5),
+        ("PRODUCE", 13),
+    }
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -27,42 +27,30 @@ def chunk(number: int) -> range:
     return range(FIRST + number * size, FIRST + min(HISTORIES, (number + 1) * size))
 
 
-@pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_history_keeps_the_promises(number: int) -> None:
-    broken = []
-    for seed in chunk(number):
-        if wrong := run_history(seed):
-            broken.append(f"python -m tests.simulation {seed} --trace\n    " + "\n    ".join(wrong))
-    assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
+RUNS: dict[str, Callable[..., list[str]]] = {"": run_history, " --transactions": run_transaction_history}
+"""The option of ``tests.simulation`` -> what it runs."""
+each_kind = pytest.mark.parametrize("option", RUNS, ids=["records", "transactions"])
 
 
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_every_history_of_transactions_keeps_the_promises(number: int) -> None:
+@each_kind
+def test_every_history_keeps_the_promises(option: str, number: int) -> None:
     broken = []
     for seed in chunk(number):
-        if wrong := run_transaction_history(seed):
+        if wrong := RUNS[option](seed):
             told = "\n    ".join(wrong)
-            broken.append(f"python -m tests.simulation {seed} --transactions --trace\n    {told}")
+            broken.append(f"python -m tests.simulation {seed}{option} --trace\n    {told}")
     assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
 
 
 @pytest.mark.parametrize("seed", [3, 24, 79, 82, 84, 111, 333, 557, 980])
-def test_the_same_seed_gives_the_same_history(seed: int) -> None:
+@each_kind
+def test_the_same_seed_gives_the_same_history(option: str, seed: int) -> None:
     """Otherwise a failure could not be reproduced."""
     first: list[str] = []
     second: list[str] = []
-    run_history(seed, trace=first.append)
-    run_history(seed, trace=second.append)
-    assert len(first) > 10
-    assert first == second
-
-
-@pytest.mark.parametrize("seed", [3, 24, 79, 82, 84, 111])
-def test_the_same_seed_gives_the_same_history_of_transactions(seed: int) -> None:
-    first: list[str] = []
-    second: list[str] = []
-    run_transaction_history(seed, first.append)
-    run_transaction_history(seed, second.append)
+    RUNS[option](seed, trace=first.append)
+    RUNS[option](seed, trace=second.append)
     assert len(first) > 10
     assert first == second
 

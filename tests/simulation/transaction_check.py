@@ -12,7 +12,6 @@ from tests.simulation.transaction_program import Attempt, Outcome, is_refusal
 from tools.harness.reference_records import MalformedError
 
 if TYPE_CHECKING:
-    from tests.simulation.transaction_program import TransactionalClient
     from tests.simulation.transaction_simulate import TransactionSimulation
 
 Place = tuple[str, int]
@@ -59,17 +58,10 @@ def _outcomes(simulation: "TransactionSimulation") -> Iterator[str]:
             if client.open:
                 yield f"{len(client.open)} records of {client.config.client_id} have no outcome"
     for attempt in _attempts(simulation):
-        client = _client_of(simulation, attempt)
+        its_client = simulation.client(attempt.client_id)
+        assert its_client is not None, attempt.client_id
         for sent in attempt.records:
-            yield from wrong_outcome(sent, client.config, simulation.history)
-
-
-def _client_of(simulation: "TransactionSimulation", attempt: Attempt) -> "TransactionalClient":
-    for program in simulation.programs:
-        for client in program.clients:
-            if client.config.client_id == attempt.client_id:
-                return client
-    raise AssertionError(attempt.client_id)
+            yield from wrong_outcome(sent, its_client.config, simulation.history)
 
 
 def _resources(simulation: "TransactionSimulation") -> Iterator[str]:

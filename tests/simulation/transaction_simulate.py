@@ -100,19 +100,19 @@ class TransactionSimulation(Trouble):
             return member.generation - stale, name, member.instance
         return -1, "", None
 
-    def _client(self, client_id: str) -> TransactionalClient | None:
-        for program in (self.program, self.zombie):
+    def client(self, client_id: str) -> TransactionalClient | None:
+        for program in self.programs:
             for client in program.clients:
                 if client.config.client_id == client_id:
                     return client
         return None
 
     def _failed_ns(self, client_id: str) -> int | None:
-        client = self._client(client_id)
+        client = self.client(client_id)
         return None if client is None else client.fatal_ns
 
     def _has_tried(self, client_id: str) -> bool:
-        client = self._client(client_id)
+        client = self.client(client_id)
         return client is not None and client.has_tried
 
     @property

@@ -56,15 +56,11 @@ class _Fetch:
         if self._try(at_once=self.call.request.max_wait_ms <= 0):
             return
         self.call.cluster.on_append.append(self.appended)
-        self.call.world.after(self.call.request.max_wait_ms, self.time_out)
+        self.call.world.after(self.call.request.max_wait_ms, self._try, True)
 
     def appended(self, partition: Partition) -> None:
         if partition in self._places:
             self._try(at_once=False)
-
-    def time_out(self) -> None:
-        if not self.is_done:
-            self._try(at_once=True)
 
     def _try(self, at_once: bool) -> bool:
         """Responds if there are enough bytes, or an error, or ``at_once``. Returns whether the request is
