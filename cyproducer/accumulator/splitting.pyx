@@ -15,13 +15,12 @@ probe.
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.futures.delivery cimport (
-    Delivery,
     Forward,
     delivery_fail,
     delivery_forward,
@@ -118,12 +117,14 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
     return part
 
 
-cdef Batch* cut_off(
-    RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target
-) noexcept nogil:
-    """The next part of ``b``, from ``at`` on; moves ``at`` behind that part. NULL if malloc fails.
+cdef Batch* next_part(
+    RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target, dict left_out
+) except? NULL:
+    """The next part of ``b``, from ``at`` on, closed, and compressed with a codec; moves ``at`` behind it.
 
-    The part ends with the record that reaches ``target`` bytes, or with its ``most``-th record.
+    The part ends with the record that reaches ``target`` bytes, or with the ``most``-th one. ``left_out`` has
+    the indices, counted from ``at``, of records that it does not get; it gets at least one. Returns NULL
+    without an exception if malloc fails.
     """
     cdef const uint8_t* p = at[0]
     cdef int64_t size = BATCH_HEADER
@@ -131,18 +132,22 @@ cdef Batch* cut_off(
     cdef int64_t base = 0
     cdef int64_t timestamp
     cdef int32_t count = 0
+    cdef int32_t read = 0
     cdef int32_t i
     cdef Encoded r
     cdef Batch* part
-    while count < most and (count == 0 or p - at[0] < target):
+    while read < most and (read == 0 or p - at[0] < target):
         read_record(p, &r)
+        p = r.end
+        read += 1
+        if read - 1 in left_out:
+            continue
         timestamp = b.base_timestamp + r.timestamp_delta
         if count == 0:
             base = timestamp
         # Measured, since a delta to a new base may take more bytes than the old delta.
         body = moved_size(&r, timestamp - base, count)
         size += varint_size(body) + body
-        p = r.end
         count += 1
     part = new_part(acc, b, size)
     if part == NULL:
@@ -150,18 +155,27 @@ cdef Batch* cut_off(
     part.base_timestamp = base
     part.max_timestamp = base
     p = at[0]
-    for i in range(count):
+    for i in range(read):
         read_record(p, &r)
+        p = r.end
+        if i in left_out:
+            continue
         timestamp = b.base_timestamp + r.timestamp_delta
         part.max_timestamp = max(part.max_timestamp, timestamp)
-        size = put_moved(part.data + part.size, &r, timestamp - base, i) - part.data
+        size = put_moved(part.data + part.size, &r, timestamp - base, part.count) - part.data
         part.largest = max(part.largest, size - part.size)
         part.size = size
-        p = r.end
+        part.count += 1
     part.raw_size = part.size
-    part.count = count
     part.delivery.count = count
     at[0] = p
+    try:
+        if b.partition.topic.settings.codec:
+            with nogil:
+                acc.compress(part)
+    except BaseException:
+        drop(acc, part)
+        raise
     return part
 
 
@@ -217,7 +231,7 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
         size = len(raw)
     try:
         while done < b.count:
-            part = cut_off(acc, b, &at, b.count - max(1, done), (size + parts - 1) // parts)
+            part = next_part(acc, b, &at, b.count - max(1, done), (size + parts - 1) // parts, {})
             if part == NULL:
                 raise MemoryError(f"no memory to split a batch of {b.count} records")
             part.first_record = b.first_record + done
@@ -227,9 +241,6 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
             else:
                 last.next = part
             last = part
-            if b.partition.topic.settings.codec:
-                with nogil:
-                    acc.compress(part)
     except BaseException:
         drop(acc, first)
         raise
@@ -314,66 +325,6 @@ cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
 # Excluding refused records
 
 
-cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* records, dict errors) except NULL:
-    """A closed batch of the records of ``b`` that have no error, at least one; compressed with a codec."""
-    cdef int64_t size = BATCH_HEADER
-    cdef int64_t base = 0
-    cdef int64_t body
-    cdef int64_t timestamp
-    cdef int32_t count = 0
-    cdef int32_t i
-    cdef const uint8_t* p = records
-    cdef Encoded r
-    cdef Batch* rest
-    for i in range(b.count):
-        read_record(p, &r)
-        p = r.end
-        if i in errors:
-            continue
-        timestamp = b.base_timestamp + r.timestamp_delta
-        if count == 0:
-            base = timestamp
-        body = moved_size(&r, timestamp - base, count)
-        size += varint_size(body) + body
-        count += 1
-    rest = new_part(acc, b, size)
-    if rest == NULL:
-        raise MemoryError(f"no memory for the {count} records of a batch that were not refused")
-    rest.base_timestamp = base
-    rest.max_timestamp = base
-    p = records
-    for i in range(b.count):
-        read_record(p, &r)
-        p = r.end
-        if i in errors:
-            continue
-        timestamp = b.base_timestamp + r.timestamp_delta
-        rest.max_timestamp = max(rest.max_timestamp, timestamp)
-        size = put_moved(rest.data + rest.size, &r, timestamp - base, rest.count) - rest.data
-        rest.largest = max(rest.largest, size - rest.size)
-        rest.size = size
-        rest.count += 1
-    rest.raw_size = rest.size
-    rest.delivery.count = count
-    rest.first_record = b.first_record
-    try:
-        if b.partition.topic.settings.codec:
-            with nogil:
-                acc.compress(rest)
-    except BaseException:
-        drop(acc, rest)
-        raise
-    return rest
-
-
-cdef void unref_all(Forward* targets, int32_t count) noexcept:
-    cdef int32_t i
-    for i in range(count):
-        if targets[i].to != NULL:
-            delivery_unref(targets[i].to)
-    free(targets)
-
-
 cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
     """Fails some records of a batch that is in a request, and replaces it with a batch of the others.
 
@@ -390,25 +341,27 @@ cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
     if raw is not None:
         records = <const uint8_t*>PyBytes_AS_STRING(raw)
     if len(errors) < b.count:
-        rest = without(acc, b, records, errors)
+        rest = next_part(acc, b, &records, b.count, INT64_MAX, errors)
+        if rest == NULL:
+            raise MemoryError(
+                f"no memory for the {b.count - len(errors)} records of a batch that were not refused"
+            )
+        rest.first_record = b.first_record
     targets = <Forward*>calloc(b.count, sizeof(Forward))
     if targets == NULL:
         drop(acc, rest)
         raise MemoryError(f"no memory to take records out of a batch of {b.count}")
-    failed = []
     for i in range(b.count):
         if i in errors:
             targets[i].to = delivery_new(b.partition.index, a.completions)
             if targets[i].to == NULL:
-                for address, _ in failed:
-                    delivery_unref(<Delivery*><size_t>address)
-                unref_all(targets, i)
+                while i > 0:
+                    i -= 1
+                    delivery_unref(targets[i].to)
+                free(targets)
                 drop(acc, rest)
                 raise MemoryError(f"no memory to take records out of a batch of {b.count}")
             targets[i].to.count = 1
-            # A reference of our own: the batch's references are dropped with the batch.
-            delivery_ref(targets[i].to)
-            failed.append((<size_t>targets[i].to, errors[i]))
         else:
             targets[i].to = rest.delivery
             targets[i].index = kept
@@ -416,9 +369,10 @@ cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
             kept += 1
     delivery_forward(b.delivery, targets)
     # Before the batch is removed from the incomplete ones: when a flush returns, the futures must be done.
-    for address, error in failed:
-        delivery_fail(<Delivery*><size_t>address, error)
-        delivery_unref(<Delivery*><size_t>address)
+    # The batch still holds its delivery, which holds the targets.
+    for i in range(b.count):
+        if i in errors:
+            delivery_fail(targets[i].to, errors[i])
     pthread_mutex_lock(&a.lock)
     count_records(&a.meters, &b.partition.topic.meter, RECORDS_FAILED, b.count - kept, acc.clock.now_ns())
     replace(acc, b, rest)
