@@ -42,25 +42,19 @@ from cyproducer.base cimport forks
 from cyproducer.base.meters cimport RECORDS_FAILED, count_records
 from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.base.greenlets cimport broadcast, wait_on
-from cyproducer.base.sync cimport (
-    FAR_NS,
-    cyp_add64,
-    cyp_store32,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from cyproducer.base.sync cimport FAR_NS, cyp_add64, cyp_store32, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.accumulator.partition_table cimport (
     Sequences,
     assign_leader,
     copy_sequences,
     drop_topic,
     join_waiting,
+    leave_waiting,
     list_available,
     make_node,
     orphan,
     restore_sequences,
     take_id,
-    unpark,
     widen,
 )
 
@@ -322,10 +316,21 @@ cdef int discard(RecordAccumulator acc, Topic* t) except -1:
 
     Not earlier: a concurrent flush would find the record neither parked nor in a batch, and return.
     """
+    cdef Accumulator* a = &acc.c
     cdef Parked* k = t.first_parked
-    pthread_mutex_lock(&acc.c.lock)
-    unpark(&acc.c, t)
-    pthread_mutex_unlock(&acc.c.lock)
+    pthread_mutex_lock(&a.lock)
+    leave_waiting(a, t)
+    t.first_parked = k.next
+    if k.next == NULL:
+        t.last_parked = NULL
+    else:
+        join_waiting(a, t)
+    a.parked -= 1
+    a.parked_bytes -= k.reserved
+    t.parked_bytes -= k.reserved
+    if a.crowded > 0:
+        broadcast(&a.progress)
+    pthread_mutex_unlock(&a.lock)
     acc.pool.unreserve(k.reserved)
     delivery_unref(k.delivery)
     free(k)

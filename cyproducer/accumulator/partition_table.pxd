@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partition, Topic, TopicSettings
+from cyproducer.accumulator.structures cimport Accumulator, Node, Topic, TopicSettings
 
 
 cdef class TopicInfo:
@@ -25,7 +25,6 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
 cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int list_available(Topic* t, int32_t count) noexcept nogil
-cdef void unpark(Accumulator* a, Topic* t) noexcept nogil
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil
 cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil
 cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil

@@ -11,8 +11,7 @@ from libc.string cimport memcmp, memcpy, memset
 from cyproducer.futures.delivery cimport delivery_unref
 from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
-from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS
-from cyproducer.base.greenlets cimport broadcast
+from cyproducer.accumulator.structures cimport GATE_OPEN, NODE_BUCKETS, Parked, Partition
 from cyproducer.base.sync cimport (
     CACHE_LINE,
     cyp_note32,
@@ -215,25 +214,6 @@ cdef int list_available(Topic* t, int32_t count) noexcept nogil:
             # The rack leads a partition again. Few records could take long to fill the batch of another one.
             cyp_note32(&t.sticky, -1)
     return t.available_count
-
-
-cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
-    """Removes the oldest parked record of a topic from its queue. The lock is held.
-
-    The record must already be in a batch or have failed. Otherwise a concurrent flush would find it in
-    neither place."""
-    cdef Parked* k = t.first_parked
-    leave_waiting(a, t)
-    t.first_parked = k.next
-    if k.next == NULL:
-        t.last_parked = NULL
-    else:
-        join_waiting(a, t)
-    a.parked -= 1
-    a.parked_bytes -= k.reserved
-    t.parked_bytes -= k.reserved
-    if a.crowded > 0:
-        broadcast(&a.progress)
 
 
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:
