@@ -92,4 +92,4 @@ cdef class RecordAccumulator(Incomplete):
     cdef int _note_uncompressed(self, Batch* b) except -1 with gil
     cdef int _compress_with_gil(self, Batch* b) except -1 with gil
     cdef void _replace(self, Batch* b, const uint8_t* packed, int64_t size) noexcept nogil
-    cdef void _add(self, int which, int64_t ns) noexcept
+    cdef void add(self, int which, int64_t amount) noexcept

@@ -761,24 +761,25 @@ cdef class RecordAccumulator(Incomplete):
 
     def add_flush_time(self, int64_t ns):
         """Adds time that an application thread has spent in ``flush()``."""
-        self._add(FLUSH_NS, ns)
+        self.add(FLUSH_NS, ns)
 
     def add_metadata_wait_time(self, int64_t ns):
         """Adds time that an application thread has spent waiting for a topic's metadata."""
-        self._add(METADATA_WAIT_NS, ns)
+        self.add(METADATA_WAIT_NS, ns)
 
     def add_transaction_time(self, str step not None, int64_t ns):
         """Adds time that an application thread has spent in a transaction call.
 
         ``step``: init, begin, send-offsets, commit or abort.
         """
-        self._add(TRANSACTION_TIMES[step], ns)
+        self.add(TRANSACTION_TIMES[step], ns)
 
-    cdef void _add(self, int which, int64_t ns) noexcept:
+    cdef void add(self, int which, int64_t amount) noexcept:
+        """Adds to a sum of the producer's meter."""
         cdef int64_t now = self.clock.now_ns()
         pthread_mutex_lock(&self.c.lock)
         meters_turn(&self.c.meters, now)
-        self.c.meters.all.total[which] += ns
+        self.c.meters.all.total[which] += amount
         pthread_mutex_unlock(&self.c.lock)
 
 

@@ -102,12 +102,9 @@ cdef int end_early(Sender sender, Batch* b, object decision) except -1:
 
 cdef int batch_removed(Sender sender, Batch* b) except -1:
     """Fails a queued batch whose partition no longer exists."""
-    cdef Partition* p = b.partition
-    decision = sender.fates.partition_removed(facts_of(b), sender.clock.now_ns() / 1e6)
-    carry_out(sender, p, decision.orders)
-    transaction_lost(sender)
-    sender.accumulator.fail(b, decision.verdict.error)
-    return batch_progress(sender, p, -1)
+    return end_early(
+        sender, b, sender.fates.partition_removed(facts_of(b), sender.clock.now_ns() / 1e6)
+    )
 
 
 cdef int batch_failed(

@@ -77,5 +77,3 @@ cdef class Sender:
     ) noexcept nogil
     cpdef object close_connection(self, Connection connection, object cause)
     cdef Partition* find_partition(self, str topic, int partition) except NULL
-    cdef int count_connection(self, int which) except -1
-    cdef int fail_rest(self, object error) except -1

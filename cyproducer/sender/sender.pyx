@@ -71,9 +71,7 @@ from cyproducer.base.meters cimport (
     FAILED_AUTHENTICATIONS,
     PRODUCE_REQUESTS,
     RECORDS_FAILED,
-    Meters,
     count_answer,
-    meters_turn,
 )
 from cyproducer.base.sync cimport (
     FAR_NS,
@@ -129,6 +127,7 @@ from cyproducer.records.record_batch cimport put_batch_header
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 from cyproducer.base.log import Log
+from cyproducer.base.wakeup_fd import channel
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* data, size_t size)
@@ -186,12 +185,7 @@ cdef class Sender:
         self.receive_max = options.receive_message_max_bytes
         self.connections = []
         self.backing_off = []
-        if hasattr(os, "eventfd"):
-            self.wake_read_fd = self.waker.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        else:
-            self.wake_read_fd, self.waker.fd = os.pipe()
-            os.set_blocking(self.wake_read_fd, False)
-            os.set_blocking(self.waker.fd, False)
+        self.wake_read_fd, self.waker.fd = channel()
         selector.register(self.wake_read_fd, selectors.EVENT_READ)
         accumulator.wake_context = &self.waker
         accumulator.wake_function = wake_sender
@@ -596,7 +590,7 @@ cdef class Sender:
     def connected(self, Connection connection not None):
         """Marks the socket as connected: frames can be sent, but no Produce requests yet."""
         connection.transport.connected = True
-        self.count_connection(CONNECTED)
+        self.accumulator.add(CONNECTED, 1)
         self.watch_write(connection, False)
 
     def watch_write(self, Connection connection not None, bint on):
@@ -629,16 +623,7 @@ cdef class Sender:
 
     def count_failed_authentication(self):
         """Counts a connection that ended because the client or the broker rejected the other."""
-        self.count_connection(FAILED_AUTHENTICATIONS)
-
-    cdef int count_connection(self, int which) except -1:
-        """Counts an event of a connection; ``which``: ``CONNECTED``, ``DISCONNECTED`` and so on."""
-        cdef Meters* meters = &self.accumulator.c.meters
-        pthread_mutex_lock(&self.accumulator.c.lock)
-        meters_turn(meters, self.clock.now_ns())
-        meters.all.total[which] += 1
-        pthread_mutex_unlock(&self.accumulator.c.lock)
-        return 0
+        self.accumulator.add(FAILED_AUTHENTICATIONS, 1)
 
     def flush_connection(self, Connection connection not None):
         """Writes the requests that ``Connection.send`` queued."""
@@ -663,7 +648,7 @@ cdef class Sender:
             self.transports[i] = self.transports[i + 1]
         cyp_change32(&self.transport_count, -1)
         if transport.connected:
-            self.count_connection(DISCONNECTED)
+            self.accumulator.add(DISCONNECTED, 1)
         try:
             self.poller.selector.unregister(connection.sock)
         except (KeyError, ValueError, OSError):
@@ -812,8 +797,7 @@ cdef class Sender:
         """
         self.accumulator.refusal = error
         self.accumulator.close()
-        self.fail_rest(error)
-        return cyp_peek64(&self.accumulator.c.incomplete)
+        return self.fail_waiting(error)
 
     def fail_waiting(self, error):
         """Fails every record accepted so far; later ones are still accepted.
@@ -821,8 +805,19 @@ cdef class Sender:
         Returns how many batches remain because application threads are compressing them. If any do, it must
         be called again.
         """
-        self.fail_rest(error)
-        return cyp_peek64(&self.accumulator.c.incomplete)
+        cdef Batch* b
+        absent, unknown = told(error, False), told(error, True)
+        for name in self.parked_topics():
+            self.fail_parked(name, absent)
+        while True:
+            # The parked records and queued batches fail, those in flight are abandoned.
+            b = self.accumulator.overdue(FAR_NS)
+            if b == NULL:
+                return cyp_peek64(&self.accumulator.c.incomplete)
+            if b.in_request:
+                self.accumulator.abandon(b, unknown)
+            else:
+                self.accumulator.fail(b, unknown if b.ambiguous else absent)
 
     def purge(self, bint queued, bint in_flight, error):
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
@@ -841,21 +836,6 @@ cdef class Sender:
                 return compressing
             batch_purged(self, b, error)
 
-    cdef int fail_rest(self, object error) except -1:
-        """Fails parked records and queued batches, and abandons the batches in flight."""
-        cdef Batch* b
-        absent, unknown = told(error, False), told(error, True)
-        for name in self.parked_topics():
-            self.fail_parked(name, absent)
-        while True:
-            b = self.accumulator.overdue(FAR_NS)
-            if b == NULL:
-                return 0
-            if b.in_request:
-                self.accumulator.abandon(b, unknown)
-            else:
-                self.accumulator.fail(b, unknown if b.ambiguous else absent)
-
     def abort(self, error):
         """Closes every connection and fails every incomplete batch, in flight or not.
 
@@ -865,8 +845,7 @@ cdef class Sender:
         leave_uncompressed(&self.accumulator.c)
         for connection in list(self.connections):
             self.close_connection(connection, error)
-        self.fail_rest(error)
-        return cyp_peek64(&self.accumulator.c.incomplete)
+        return self.fail_waiting(error)
 
     def release(self):
         """Closes the wake-up descriptors. Must be called after the loop has ended."""
