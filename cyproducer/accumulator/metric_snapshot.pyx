@@ -16,19 +16,9 @@ from libc.string cimport memcpy
 
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.base.histogram cimport BUCKETS, OCTAVE, OCTAVES, Histogram, middle_of
-from cyproducer.base.meters cimport (
-    EXHAUSTED,
-    HISTOGRAMS,
-    MEMORY_WAIT_NS,
-    PEAKS,
-    SUMS,
-    Meter,
-    Meters,
-    meter_roll,
-    meters_turn,
-)
+from cyproducer.base.meters cimport HISTOGRAMS, PEAKS, SUMS, Meter, Meters, meter_roll, meters_turn, take_pool
 from cyproducer.accumulator.structures cimport Accumulator, Node
-from cyproducer.base.sync cimport cyp_load64, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.accumulator.partition_table cimport TopicInfo, find_node
 
 from cyproducer.base import meters
@@ -150,12 +140,15 @@ cdef void copy_times(int64_t* to, const Histogram* first) noexcept nogil:
                 memcpy(to + i * BUCKETS + k * OCTAVE, first[i].octaves[k], OCTAVE * sizeof(int64_t))
 
 
-cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
+cdef void copy(Reading r, Meters* ms, Meter* m, int64_t now) noexcept:
     """Copies a meter into ``r``. The lock is held; creates no Python objects."""
-    cdef int64_t oldest = max(<int64_t>0, ms.window - ms.samples + 1)
+    cdef int64_t oldest
     cdef int64_t window
     cdef int64_t value
     cdef int32_t i
+    meters_turn(ms, now)
+    take_pool(ms)
+    oldest = max(<int64_t>0, ms.window - ms.samples + 1)
     if m.window != ms.window:
         meter_roll(ms, m)
     memcpy(&r.totals[m.first], m.total, m.sums * sizeof(int64_t))
@@ -191,9 +184,6 @@ def read_producer(RecordAccumulator accumulator not None):
     if r.times == NULL:
         raise MemoryError("no memory to read the metrics")
     pthread_mutex_lock(&accumulator.c.lock)
-    meters_turn(ms, now)
-    ms.all.total[EXHAUSTED] = cyp_load64(ms.exhausted)
-    ms.all.total[MEMORY_WAIT_NS] = cyp_load64(ms.memory_wait_ns)
     copy(r, ms, &ms.all, now)
     pthread_mutex_unlock(&accumulator.c.lock)
     return r
@@ -205,7 +195,6 @@ def read_topic(RecordAccumulator accumulator not None, str name not None):
     cdef TopicInfo topic = accumulator.topics[name]
     cdef int64_t now = accumulator.clock.now_ns()
     pthread_mutex_lock(&accumulator.c.lock)
-    meters_turn(&accumulator.c.meters, now)
     copy(r, &accumulator.c.meters, &topic.c.meter, now)
     pthread_mutex_unlock(&accumulator.c.lock)
     return r
@@ -217,7 +206,6 @@ def read_node(RecordAccumulator accumulator not None, int32_t node_id):
     cdef Node* node
     cdef int64_t now = accumulator.clock.now_ns()
     pthread_mutex_lock(&accumulator.c.lock)
-    meters_turn(&accumulator.c.meters, now)
     node = find_node(&accumulator.c, node_id)
     if node != NULL:
         copy(r, &accumulator.c.meters, &node.meter, now)

@@ -115,6 +115,7 @@ cdef int topic_meter(const Meters* ms, Meter* m) noexcept nogil
 cdef int node_meter(const Meters* ms, Meter* m) noexcept nogil
 cdef void meter_free(Meter* m) noexcept nogil
 cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil
+cdef void take_pool(Meters* ms) noexcept nogil
 cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil
 cdef void count_records(Meters* ms, Meter* topic, int which, int64_t records, int64_t now) noexcept nogil
 cdef void count_acknowledged(

@@ -87,6 +87,7 @@ cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil:
 
 
 cdef void take_pool(Meters* ms) noexcept nogil:
+    """Takes over the pool's own counts."""
     ms.all.total[EXHAUSTED] = cyp_load64(ms.exhausted)
     ms.all.total[MEMORY_WAIT_NS] = cyp_load64(ms.memory_wait_ns)
 
