@@ -33,6 +33,15 @@ cdef inline int64_t record_bound(int64_t key_size, int64_t value_size, int64_t h
     )
 
 
+cdef inline int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
+    """Returns the encoded size of a record if it is the first of its batch."""
+    cdef int64_t body = (
+        3 + varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+        + headers_size
+    )
+    return body + varint_size(body)
+
+
 cdef inline uint8_t* put_record(
     uint8_t* p,
     int64_t timestamp_delta,

@@ -9,12 +9,7 @@ import operator
 from itertools import islice
 
 from cpython.buffer cimport PyBuffer_Release
-from cpython.bytes cimport (
-    PyBytes_AS_STRING,
-    PyBytes_CheckExact,
-    PyBytes_FromStringAndSize,
-    PyBytes_GET_SIZE,
-)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
 from cpython.list cimport PyList_CheckExact, PyList_GetSlice
 from cpython.ref cimport PyObject
@@ -57,8 +52,7 @@ from cyproducer.records.columnar cimport (
     timestamp_type,
 )
 from cyproducer.records.borrowed cimport append_headers, take_buffer
-from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
-from cyproducer.records.varint cimport varint_size
+from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound, record_length
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
@@ -385,15 +379,6 @@ cdef inline bint may_lack(const Cells* c) noexcept nogil:
     if c.layout == ABSENT or c.sparse or c.validity != NULL:
         return True
     return c.indices != NULL and (c.words.validity != NULL or c.words.layout == ABSENT)
-
-
-cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
-    """Returns the encoded size of a record if it is the first of its batch."""
-    cdef int64_t body = (
-        3 + varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
-        + headers_size
-    )
-    return body + varint_size(body)
 
 
 cdef int column_of(ArrowTable t, str role, str name) except -2:

@@ -41,8 +41,7 @@ from cyproducer.base.sync cimport (
 from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.futures.waiting cimport refuse_on_sender
 from cyproducer.records.borrowed cimport Held, HeaderBytes, append_headers, hold, let_go
-from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
-from cyproducer.records.varint cimport put_varint
+from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound, record_length
 
 import sys
 from collections.abc import Mapping
@@ -618,7 +617,7 @@ cdef class SendPath:
 
     cdef object _too_large(self, TopicInfo state, const RecordView* r):
         """The error for a record that is too large, or None if only the estimate was too high."""
-        cdef int64_t size = BATCH_HEADER + record_size(r)
+        cdef int64_t size = BATCH_HEADER + record_length(r.key_size, r.value_size, r.headers_size)
         if size > self.max_request_size:
             return record_too_large(f"a record for topic {state.name!r}", size, self.max_request_size)
         return None
@@ -831,14 +830,3 @@ cdef int note_stage(int stage, object error, object topic, object key, object va
     elif stage == VALUE:
         note(error, "value", value, topic)
     return 0
-
-
-cdef int64_t record_size(const RecordView* r) noexcept nogil:
-    """The size of the record as the first of its batch, in bytes."""
-    cdef uint8_t* end
-    cdef uint8_t scratch[16]
-    cdef int64_t body = 3 + r.headers_size + max(r.key_size, 0) + max(r.value_size, 0)
-    body += put_varint(scratch, r.key_size) - scratch
-    body += put_varint(scratch, r.value_size) - scratch
-    end = put_varint(scratch, body)
-    return body + (end - scratch)
