@@ -1,13 +1,7 @@
 """Declarations of the checked reader and the frame writer; see ``primitives.pyx``."""
 
 cimport cython
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
-
-
-cdef inline uint32_t load32(const unsigned char *data) noexcept nogil:
-    return (
-        (<uint32_t> data[0] << 24) | (<uint32_t> data[1] << 16) | (<uint32_t> data[2] << 8) | data[3]
-    )
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 
 
 @cython.final

@@ -23,6 +23,7 @@ from cyproducer.base.gil cimport let_others_run
 from cyproducer.base.sync cimport cyp_monotonic_ns
 from cyproducer.base.text import printable
 from cyproducer.errors import KafkaProtocolError
+from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64
 from cyproducer.records.varint cimport put_uvarint
 
 
@@ -81,19 +82,17 @@ cdef class Reader:
     cpdef int16_t int16(self, str field) except? -1:
         self.need(2, field)
         self.pos += 2
-        return <int16_t> ((self.data[self.pos - 2] << 8) | self.data[self.pos - 1])
+        return <int16_t> get_u16(self.data + self.pos - 2)
 
     cpdef int32_t int32(self, str field) except? -1:
         self.need(4, field)
         self.pos += 4
-        return <int32_t> load32(self.data + self.pos - 4)
+        return <int32_t> get_u32(self.data + self.pos - 4)
 
     cpdef int64_t int64(self, str field) except? -1:
         self.need(8, field)
         self.pos += 8
-        return <int64_t> (
-            (<uint64_t> load32(self.data + self.pos - 8) << 32) | load32(self.data + self.pos - 4)
-        )
+        return <int64_t> get_u64(self.data + self.pos - 8)
 
     cpdef int64_t uvarint(self, str field) except -1:
         """Reads an unsigned varint of at most five bytes and 32 bits; a longer one is an error."""
@@ -205,7 +204,7 @@ cdef class Reader:
         for i in range(elements):
             if i % SLICE == SLICE - 1:
                 let_others_run(&self.since_ns)
-            found.append(<int32_t> load32(self.data + self.pos))
+            found.append(<int32_t> get_u32(self.data + self.pos))
             self.pos += 4
         return found
 
@@ -484,15 +483,15 @@ cpdef list read_partitions(Reader reader, int version, cls, bint with_replicas=F
             let_others_run(&reader.since_ns)
         reader.need(fixed_size, "partitions")
         data = reader.data + reader.pos
-        index = <int32_t> load32(data + 2)
+        index = <int32_t> get_u32(data + 2)
         if not 0 <= index < ELEMENTS:
             reader.fail("partitions.partition_index", f"is {index}, it must be from 0 to {ELEMENTS - 1}")
         if version >= 7:
-            leader_epoch = max(<int32_t> load32(data + 10), -1)
+            leader_epoch = max(<int32_t> get_u32(data + 10), -1)
         fields = (
-            <int16_t> ((data[0] << 8) | data[1]),
+            <int16_t> get_u16(data),
             index,
-            max(<int32_t> load32(data + 6), -1),
+            max(<int32_t> get_u32(data + 6), -1),
             leader_epoch,
         )
         reader.pos += fixed_size
