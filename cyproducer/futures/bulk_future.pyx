@@ -10,9 +10,7 @@ by then. Callbacks work the same way: a ``RecordFuture`` in the first batch with
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, int64_t
 
 cimport cython
 
@@ -90,22 +88,7 @@ cdef class RowOffsets:
     def __arrow_c_array__(self, requested_schema=None):
         """The table; Arrow's PyCapsule interface. Ignores ``requested_schema``, which the interface
         allows."""
-        cdef int64_t rows = len(self._offsets) // 8
-        cdef int32_t* partitions = <int32_t*>malloc(max(1, rows * 4))
-        cdef int64_t* offsets = <int64_t*>malloc(max(1, rows * 8))
-        cdef uint8_t* valid = NULL
-        if self._valid is not None:
-            valid = <uint8_t*>malloc(max(1, len(self._valid)))
-        if partitions == NULL or offsets == NULL or (valid == NULL and self._valid is not None):
-            free(partitions)
-            free(offsets)
-            free(valid)
-            raise MemoryError(f"cannot allocate memory for the offsets of {rows} rows")
-        memcpy(partitions, PyBytes_AS_STRING(self._partitions), rows * 4)
-        memcpy(offsets, PyBytes_AS_STRING(self._offsets), rows * 8)
-        if valid != NULL:
-            memcpy(valid, PyBytes_AS_STRING(self._valid), len(self._valid))
-        return export_rows(rows, partitions, offsets, valid, self._nulls)
+        return export_rows(len(self), self._partitions, self._offsets, self._valid, self._nulls)
 
     def __reduce__(self):
         return RowOffsets, (self._partitions, self._offsets, self._valid, self._nulls)

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 cdef extern from "arrow.h" nogil:
     enum:
@@ -45,4 +45,4 @@ cdef class ArrowTable:
 
 cdef ArrowTable read_arrow(object data)
 cdef object export_schema()
-cdef object export_rows(int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls)
+cdef object export_rows(int64_t rows, bytes partitions, bytes offsets, bytes validity, int64_t nulls)

@@ -9,9 +9,10 @@ Source: Apache Arrow, "The Arrow PyCapsule Interface", "The Arrow C data interfa
 interface".
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset, strcmp
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset, strcmp
 
 cimport cython
 
@@ -296,20 +297,28 @@ cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
     return True
 
 
-cdef bint fill_leaf(
-    ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls
-) noexcept nogil:
-    """Fills in an array that takes ownership of its two buffers. Returns False if out of memory."""
+cdef void* copied(bytes data) noexcept:
+    """A copy for ``free``; NULL if out of memory, or for None."""
+    cdef void* copy = NULL
+    if data is not None:
+        copy = malloc(max(1, len(data)))
+        if copy != NULL:
+            memcpy(copy, PyBytes_AS_STRING(data), len(data))
+    return copy
+
+
+cdef bint fill_leaf(ArrowArray* array, int64_t rows, bytes validity, bytes data, int64_t nulls) noexcept:
+    """Fills in an array with copies of its two buffers. Returns False if out of memory."""
     array.buffers = <const void**>calloc(2, sizeof(void*))
     if array.buffers == NULL:
         return False
-    array.buffers[0] = validity
-    array.buffers[1] = data
+    array.buffers[0] = copied(validity)
+    array.buffers[1] = copied(data)
     array.n_buffers = 2
     array.length = rows
     array.null_count = nulls
     array.release = release_leaf
-    return True
+    return array.buffers[1] != NULL and (validity is None or array.buffers[0] != NULL)
 
 
 cdef object export_schema():
@@ -323,13 +332,10 @@ cdef object export_schema():
     return PyCapsule_New(schema, SCHEMA_CAPSULE, drop_schema_capsule)
 
 
-cdef object export_rows(
-    int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls
-):
-    """Returns capsules with the schema and the array of (partition, offset) rows.
+cdef object export_rows(int64_t rows, bytes partitions, bytes offsets, bytes validity, int64_t nulls):
+    """Returns capsules with the schema and the array of (partition, offset) rows: copies of the columns.
 
-    Takes ownership of the buffers, which must be allocated with malloc, even if it raises MemoryError.
-    ``validity``: a bitmap with ``nulls`` missing offsets, or NULL.
+    ``validity``: a bitmap with ``nulls`` missing offsets, or None.
     """
     cdef ArrowArray* array = <ArrowArray*>calloc(1, sizeof(ArrowArray))
     cdef bint ok = array != NULL
@@ -346,18 +352,12 @@ cdef object export_rows(
             array.children[i] = <ArrowArray*>calloc(1, sizeof(ArrowArray))
             ok = array.children[i] != NULL
             array.n_children += ok
-    if ok:
-        ok = fill_leaf(array.children[0], rows, NULL, partitions, 0)
-        if ok:
-            partitions = NULL
-            ok = fill_leaf(array.children[1], rows, validity, offsets, nulls)
+    ok = ok and fill_leaf(array.children[0], rows, None, partitions, 0)
+    ok = ok and fill_leaf(array.children[1], rows, validity, offsets, nulls)
     if not ok:
         if array != NULL:
             release_struct(array)
         free(array)
-        free(partitions)
-        free(offsets)
-        free(validity)
         raise MemoryError(f"cannot allocate memory for the offsets of {rows} rows")
     capsule = PyCapsule_New(array, ARRAY_CAPSULE, drop_array_capsule)
     return export_schema(), capsule
