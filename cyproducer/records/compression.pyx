@@ -245,27 +245,10 @@ cdef class _Lz4(Compressor):
     def decompress(data, max_size):
         # Accepts only frames that this class makes, because a producer reads no others.
         cdef bytes source = bytes(data)
-        cdef Py_ssize_t at = len(LZ4_HEADER)
-        cdef Py_ssize_t size = 0
-        cdef Lz4Block found
-        if source[:at] != LZ4_HEADER:
-            raise DecompressionError(f"lz4 data must start with {LZ4_HEADER.hex()}, not {source[:at].hex()}")
-        parts = []
-        while True:
-            found = lz4_block(source, at, LZ4_BLOCK_BYTES)
-            at += 4
-            if found.last:
-                break
-            size += found.raw
-            if size > max_size:
-                raise too_large("lz4", f"at least {size}", max_size)
-            block = source[at : at + found.length]
-            if not found.stored:
-                block = bytes(cramjam.lz4.decompress_block(block, output_len=found.raw))
-            parts.append(block)
-            at += found.length
-        check_end("lz4", True, source[at:])
-        return b"".join(parts)
+        start = source[: len(LZ4_HEADER)]
+        if start != LZ4_HEADER:
+            raise DecompressionError(f"lz4 data must start with {LZ4_HEADER.hex()}, not {start.hex()}")
+        return lz4_frame(source, max_size)
 
 
 cdef bytes snappy_block(block, Py_ssize_t before, Py_ssize_t max_size):
@@ -278,10 +261,11 @@ cdef bytes snappy_block(block, Py_ssize_t before, Py_ssize_t max_size):
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
-    """Returns the decompressed size of one frame with any options, from the lengths of its blocks' sequences.
+cdef bytes lz4_frame(bytes source, Py_ssize_t max_size):
+    """Decompresses one frame with any options.
 
-    The library does not limit the size, and a frame need not state it. Checksums are left to the library.
+    The library does not limit the size, and a frame need not state it: it is computed first, from the lengths
+    of the blocks' sequences. Checksums are left to the library.
     """
     cdef Py_ssize_t at = 6
     cdef Py_ssize_t size = 0
@@ -304,7 +288,7 @@ cdef Py_ssize_t lz4_frame_size(bytes source, Py_ssize_t max_size) except -1:
         at += found.length + (4 if flags & LZ4_BLOCK_CHECKSUM else 0)
     at += 4 if flags & LZ4_CONTENT_CHECKSUM else 0
     check_end("lz4", at <= len(source), source[at:])
-    return size
+    return bytes(cramjam.lz4.decompress(source))
 
 
 cdef struct Lz4Block:
@@ -457,8 +441,7 @@ def decompress_any(codec_id, data, max_size):
             # librdkafka and others write one block without a frame.
             return snappy_block(source, 0, max_size)
         if codec_id == LZ4 and not source.startswith(LZ4_HEADER):
-            lz4_frame_size(source, max_size)
-            return bytes(cramjam.lz4.decompress(source))
+            return lz4_frame(source, max_size)
     except cramjam.DecompressionError as error:
         raise DecompressionError(
             f"cannot decompress {len(source)} bytes of {_codecs.CODECS[codec_id].name}: {error}"
