@@ -127,34 +127,30 @@ cdef int32_t rule_number(str name) except -1:
     return RULES.index(name)
 
 
+cdef uint32_t hashed(KeyHashFunction function, object data) except? 0:
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    result = function(<const uint8_t*>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return result
+
+
 def murmur2(data):
     """Kafka's murmur2 of ``data``, any C-contiguous buffer, as 0..2**32-1 (Java's int is the signed view).
 
     Raises TypeError if ``data`` is not a buffer, BufferError if it is not contiguous.
     """
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    result = murmur2_of(<const uint8_t*>view.buf, view.len)
-    PyBuffer_Release(&view)
-    return result
+    return hashed(murmur2_of, data)
 
 
 def crc32(data):
     """The IEEE CRC-32 of ``data``, any C-contiguous buffer: ``zlib.crc32``. Raises as ``murmur2`` does."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    result = crc32_of(<const uint8_t*>view.buf, view.len)
-    PyBuffer_Release(&view)
-    return result
+    return hashed(crc32_of, data)
 
 
 def fnv1a(data):
     """The 32 bit FNV-1a of ``data``, any C-contiguous buffer, as 0..2**32-1. Raises as ``murmur2`` does."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    result = fnv1a_of(<const uint8_t*>view.buf, view.len)
-    PyBuffer_Release(&view)
-    return result
+    return hashed(fnv1a_of, data)
 
 
 def murmur3(data, uint32_t seed=0):

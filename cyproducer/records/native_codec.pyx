@@ -23,6 +23,8 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from cyproducer.records.big_endian cimport put_u32
+
 from cyproducer.records import codecs as _codecs
 from cyproducer.records.codec_libraries import functions_of
 
@@ -288,10 +290,7 @@ cdef class NativeCodec:
             length = room - made - 4
             if (<Snappy>self.run)(<const char*>data + done, part, <char*>to + made + 4, &length):
                 return -1
-            to[made] = <uint8_t>(length >> 24)
-            to[made + 1] = <uint8_t>(length >> 16)
-            to[made + 2] = <uint8_t>(length >> 8)
-            to[made + 3] = <uint8_t>length
+            put_u32(to + made, <uint32_t>length)
             made += 4 + length
             done += part
         return made
