@@ -14,12 +14,7 @@ from cyproducer.accumulator.buffer_pool cimport FreeBuffer, chained
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.greenlets cimport after_slice, broadcast, slice_end, wait_on
 from cyproducer.futures.delivery cimport delivery_acknowledge, delivery_fail, delivery_release, delivery_spent
-from cyproducer.base.meters cimport (
-    RECORDS_FAILED,
-    RECORDS_RETRIED,
-    count_acknowledged,
-    count_records,
-)
+from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_RETRIED, count_acknowledged, count_records
 from cyproducer.accumulator.ready_partitions cimport (
     dequeue,
     enqueue_sorted,

@@ -21,8 +21,6 @@ cimport cython
 from cyproducer.base.forks import in_child
 from cyproducer.base.named_tuples cimport new_named, set_field
 from cyproducer.base.sync cimport cyp_peek64
-from cyproducer.base.named_tuples cimport new_named, set_field
-from cyproducer.base.sync cimport cyp_peek64
 from cyproducer.base.wakeup_fd import channel
 from cyproducer.futures.delivery cimport (
     FAILED,

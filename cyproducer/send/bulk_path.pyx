@@ -46,11 +46,7 @@ from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequence
 
 from collections.abc import Iterable
 
-from cyproducer.errors import (
-    BufferExhaustedError,
-    KafkaTimeoutError,
-    UnknownTopicOrPartitionError,
-)
+from cyproducer.errors import BufferExhaustedError, KafkaTimeoutError, UnknownTopicOrPartitionError
 from cyproducer.base.greenlets import nap
 
 cdef extern from "<Python.h>":
