@@ -21,11 +21,21 @@ from cyproducer.accumulator.record_accumulator cimport (
     RecordAccumulator,
 )
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
-from cyproducer.futures.bulk_future cimport bulk_future
+from cyproducer.accumulator.partition_table cimport TopicInfo
+from cyproducer.futures.bulk_future cimport BulkFuture, bulk_future
+from cyproducer.futures.bulk_segments cimport Segments
 from cyproducer.send.extended_rows cimport ExtendedRows
-from cyproducer.send.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
+from cyproducer.send.bulk_append cimport (
+    FEW_ROWS,
+    OTHER_PARTITIONS,
+    PAUSE,
+    READY_ROWS,
+    Ready,
+    Sending,
+    append_rows,
+)
 from cyproducer.accumulator.ready_partitions cimport hurry
-from cyproducer.send.send_path cimport given_timestamp, topic_of, wanted_partition
+from cyproducer.send.send_path cimport SendPath, given_timestamp, topic_of, wanted_partition
 from cyproducer.accumulator.structures cimport Batch
 from cyproducer.base.greenlets cimport after_slice, in_greenlet, slice_end, wait_on
 from cyproducer.base.sync cimport (
@@ -42,7 +52,14 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.futures.waiting cimport refuse_on_sender
 from cyproducer.records.record_batch cimport BATCH_HEADER
-from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row, let_go_of
+from cyproducer.records.row_source cimport (
+    RowSource,
+    check_rows,
+    from_arrow,
+    from_sequences,
+    largest_row,
+    let_go_of,
+)
 
 from collections.abc import Iterable
 
