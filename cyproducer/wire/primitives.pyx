@@ -16,8 +16,10 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MIN, int64_t
+from libc.stdint cimport INT32_MIN, int16_t, int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
+
+cimport cython
 
 from cyproducer.base.gil cimport let_others_run
 from cyproducer.base.sync cimport cyp_monotonic_ns
@@ -44,8 +46,18 @@ MOST_ELEMENTS = ELEMENTS
 partitions."""
 
 
+@cython.final
 cdef class Reader:
     """Reads one frame from front to back; never past ``end``, and never trusts an unchecked size."""
+
+    cdef Py_buffer view             # keeps the frame's memory alive and unmoved
+    cdef const unsigned char *data  # first byte of the frame; borrowed from view
+    cdef Py_ssize_t pos             # offset of the next byte to read
+    cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
+    cdef int64_t since_ns           # when a thread with the GIL began to read, or last let others run
+    cdef int64_t elements           # array elements and tagged fields so far
+    cdef readonly str message       # the name of the message, for errors: "Metadata v9 response"
+    cdef public bint flexible       # compact lengths and tagged fields (KIP-482)
 
     def __cinit__(self, object frame, str message, bint flexible):
         PyObject_GetBuffer(frame, &self.view, PyBUF_SIMPLE)
@@ -275,8 +287,14 @@ cdef class Reader:
         return 0
 
 
+@cython.final
 cdef class Writer:
     """Builds one frame with its size prefix or, with ``prefixed=False``, the bytes of a tagged field."""
+
+    cdef bytearray out   # the frame so far; its first four bytes are filled in by finish()
+    cdef bint prefixed   # whether it begins with its size
+    cdef public bint flexible     # compact lengths and tagged fields (KIP-482)
+    cdef readonly str message     # the name of the message, for errors: "Metadata v9 request"
 
     def __cinit__(self, str message, bint flexible, bint prefixed=True):
         self.out = bytearray(4 if prefixed else 0)
