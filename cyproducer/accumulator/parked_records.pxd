@@ -16,7 +16,6 @@ cdef int park(
     RecordAccumulator acc, Topic* t, int32_t partition, const RecordView* r, int64_t reserved,
     int64_t deadline_ns, Delivery** out
 ) noexcept nogil
-cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
 cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t until) noexcept nogil
 cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns)
 cdef list waiting_topics(RecordAccumulator acc)

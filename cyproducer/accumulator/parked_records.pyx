@@ -2,7 +2,7 @@
 
 Owns parking records whose topic has no metadata, applying a topic's partitions and leaders to the
 accumulator, and appending or failing parked records. Does not own the metadata (``control/metadata``).
-``park``, ``may_park`` and ``await_parking`` run in ``send()``, everything else on the sender thread, with the
+``park`` and ``await_parking`` run in ``send()``, everything else on the sender thread, with the
 GIL.
 
 The future of a parked record has a delivery of its own. ``designate`` appends the record to its partition's
@@ -158,19 +158,11 @@ cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noe
     )
 
 
-cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil:
-    """Whether a record can be parked, or no longer needs to be."""
-    cdef bint may
-    pthread_mutex_lock(&acc.c.lock)
-    may = acc.c.refusing or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
-    pthread_mutex_unlock(&acc.c.lock)
-    return may
-
-
 cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t until) noexcept nogil:
-    """Waits until ``may_park`` is true, or until the monotonic time ``until``; returns ``may_park``.
+    """Waits until the monotonic time ``until`` at most; returns whether a record of ``size`` bytes can be
+    parked, or no longer needs to be.
 
-    The caller is counted in ``Accumulator.crowded``.
+    The caller is counted in ``Accumulator.crowded``, unless ``until`` is 0: then it does not wait.
     """
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)

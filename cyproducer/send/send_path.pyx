@@ -23,7 +23,7 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.send.extensions cimport NONE, Extensions, TopicPartitions, as_record, note
 from cyproducer.futures.delivery cimport CompletionList, refused_future
-from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
+from cyproducer.accumulator.parked_records cimport await_parking, park, parked_size
 from cyproducer.base.forks cimport borrowing, own_process, process
 from cyproducer.base.greenlets cimport after_slice, slice_end
 from cyproducer.base.sync cimport (
@@ -672,7 +672,7 @@ cdef class SendPath:
                     if grant:
                         acc.pool.unreserve(grant)
                         grant = 0
-                    if not may_park(acc, &state.c, parked):
+                    if not await_parking(acc, &state.c, parked, 0):
                         if not blocks:
                             raise WouldBlock("metadata", parked)
                         self._await_parking(state, parked, deadline)
