@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t
 
 from cyproducer.base.clock cimport Clock
 from cyproducer.accumulator.structures cimport Accumulator, RecordView, Topic
@@ -13,6 +13,5 @@ cpdef enum Keyless:
 
 cdef int32_t keyless_number(str name) except -1
 
-cdef uint64_t next_random(uint64_t* state) noexcept nogil
 cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept nogil
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil

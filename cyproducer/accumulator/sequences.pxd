@@ -1,4 +1,4 @@
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int64_t
 
 from cyproducer.accumulator.structures cimport Accumulator, Batch, Partition
 

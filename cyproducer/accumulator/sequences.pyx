@@ -6,6 +6,8 @@ part of draining (``ready_partitions``). Runs on the sender; ``take_off_wire`` a
 accumulator's lock, the others take it.
 """
 
+from libc.stdint cimport int32_t
+
 from cyproducer.accumulator.ready_partitions cimport refresh
 from cyproducer.accumulator.structures cimport Topic
 from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock

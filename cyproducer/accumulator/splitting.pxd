@@ -1,5 +1,3 @@
-from libc.stdint cimport int64_t
-
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.accumulator.structures cimport Batch
 

@@ -101,7 +101,6 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil
 cdef bint delivery_spent(Delivery* d, int32_t count) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
-cdef int delivery_await(Delivery* d, int64_t until) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)

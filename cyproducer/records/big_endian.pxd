@@ -1,6 +1,6 @@
 """Reads and writes big-endian integers at unaligned addresses, as in Kafka's protocol."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from *:
     """

@@ -84,7 +84,6 @@ cdef struct Headers:
     Cells value_words
 
 
-cdef object malformed(str name, str what)
 cdef int64_t plus(int64_t a, int64_t b, str name) except -1
 cdef int bytes_layout(const ArrowSchema* s, str name) except -1
 cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1

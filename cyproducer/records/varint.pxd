@@ -4,7 +4,7 @@ Source: Kafka protocol guide, "Protocol Primitive Types" (VARINT, VARLONG), whic
 from Google Protocol Buffers.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from *:
     """

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from cyproducer.accumulator.record_accumulator cimport Appended, RecordAccumulator
 from cyproducer.accumulator.buffer_pool cimport Ticket
 from cyproducer.send.extensions cimport Extensions
-from cyproducer.futures.delivery cimport Delivery, RecordFuture
+from cyproducer.futures.delivery cimport RecordFuture
 from cyproducer.accumulator.structures cimport RecordView
 from cyproducer.accumulator.partition_table cimport TopicInfo
 from cyproducer.base.forks cimport borrowing
