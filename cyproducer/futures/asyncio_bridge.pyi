@@ -3,13 +3,8 @@ from typing import Any, Self
 
 from cyproducer.futures.delivery import RecordFuture
 
-def deliver(loop: asyncio.AbstractEventLoop) -> None:
-    """Sets the futures of the running ``loop`` whose batches have completed, without waiting for its next
-    turn.
-    """
-
-def disown() -> None:
-    """Forgets the parent's loops in a forked child."""
+def deliver(loop: asyncio.AbstractEventLoop) -> None: ...
+def disown() -> None: ...
 
 class Group: ...
 
@@ -23,13 +18,7 @@ class LoopOutcomes:
         kind: type[tuple[Any, ...]] | None = None,
         without_metadata: bool = False,
     ) -> None: ...
-    def due(self) -> bool:
-        """Whether the loop should have a turn before another record is sent.
-
-        Otherwise, a task that only sends would keep the loop from running other tasks, and all outcomes would
-        stay in memory.
-        """
-    def had_a_turn(self) -> None:
-        """Notes that the loop has run since the last record."""
+    def due(self) -> bool: ...
+    def had_a_turn(self) -> None: ...
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool: ...
     def follow(self, record: RecordFuture) -> asyncio.Future[Any]: ...

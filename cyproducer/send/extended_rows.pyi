@@ -6,7 +6,6 @@ from cyproducer.send.extensions import Extensions
 
 @disjoint_base
 class ExtendedRows:
-    """The rows of one call. The steps are called in the order of the methods."""
     def __init__(
         self,
         extensions: Extensions,
@@ -17,14 +16,8 @@ class ExtendedRows:
         partition: Any,
         timestamp_ms: Any,
     ) -> None: ...
-    def columns(self) -> tuple[Any, Any, Any, Any, Any]:
-        """The arguments of ``send_many()`` except the topic.
-
-        If interceptors get the outcomes, rows without a timestamp get the current time.
-        """
+    def columns(self) -> tuple[Any, Any, Any, Any, Any]: ...
 
 @disjoint_base
 class RowAcknowledgements:
-    """Passes the outcomes of rows to interceptors, in the order of the rows: a callback of their future."""
-
     def __call__(self, outcome: Any) -> None: ...

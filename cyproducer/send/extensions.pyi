@@ -11,8 +11,6 @@ class TopicPartitions: ...
 
 @disjoint_base
 class Extensions:
-    """A producer's serializers, interceptors and custom partitioner. Thread-safe if they are thread-safe."""
-
     def __init__(
         self,
         *,
@@ -21,15 +19,7 @@ class Extensions:
         interceptors: Iterable[Any] = (),
         custom: CustomPartitioner | None = None,
         accepts: bool = False,
-    ) -> None:
-        """
-        Args:
-            key_serializer: a callable, an object with ``serialize``, or None.
-            value_serializer: like ``key_serializer``.
-            interceptors: objects with ``on_send``, ``on_acknowledgement``, or both.
-            custom: the ``CustomPartitioner``, or None.
-            accepts: whether the producer's ``_accept`` gets each record instead of the accumulator.
-        """
+    ) -> None: ...
     @property
     def interceptors(self) -> tuple[Any, ...]: ...
     @property
@@ -37,17 +27,9 @@ class Extensions:
     @property
     def accepts(self) -> bool: ...
     @property
-    def needed(self) -> bool:
-        """Whether there is anything to call."""
-    def use(self, client: HasView) -> None:
-        """Sets the client whose ``view`` has the partitions; called again in a forked child."""
+    def needed(self) -> bool: ...
+    def use(self, client: HasView) -> None: ...
 
 @disjoint_base
 class Acknowledgement:
-    """A callback that passes the outcomes of records to interceptors.
-
-    Consecutive records with the same topic and partition share one. ``partition``: the partition that was
-    given for the record, or None.
-    """
-
     def __call__(self, outcome: Any) -> None: ...
