@@ -374,18 +374,16 @@ cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns
     cdef TopicInfo state
     cdef list failed = []
     while True:
-        name = None
         pthread_mutex_lock(&acc.c.lock)
         t = acc.c.first_waiting
-        if t != NULL and t.first_parked.deadline_ns <= before_ns:
-            # The name stays valid without the lock: topics with parked records are not forgotten, and only
-            # this thread removes parked records.
-            pthread_mutex_unlock(&acc.c.lock)
-            name = t.name[:t.name_size].decode()
-        else:
-            pthread_mutex_unlock(&acc.c.lock)
-        if name is None:
+        if t != NULL and t.first_parked.deadline_ns > before_ns:
+            t = NULL
+        pthread_mutex_unlock(&acc.c.lock)
+        if t == NULL:
             return failed
+        # The name stays valid without the lock: topics with parked records are not forgotten, and only this
+        # thread removes parked records.
+        name = t.name[:t.name_size].decode()
         state = acc.topics[name]
         error = error_of(name)
         failed.append((name, fail_parked(acc, state, error, before_ns), error))

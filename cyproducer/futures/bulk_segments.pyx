@@ -26,12 +26,11 @@ from cyproducer.futures.delivery cimport (
     Forward,
     delivery_ref,
     delivery_unref,
+    forward_lock,
     fresh,
-    lock_forwards,
     record_metadata,
-    unlock_forwards,
 )
-from cyproducer.base.sync cimport cyp_load32
+from cyproducer.base.sync cimport cyp_load32, pthread_mutex_lock, pthread_mutex_unlock
 
 from cyproducer.structs import FailedRows, OffsetRange, TopicPartition
 
@@ -131,7 +130,7 @@ cdef class Segments:
         while True:
             expanded = 1
             old = NULL
-            lock_forwards()
+            pthread_mutex_lock(&forward_lock)
             while self.settled < self.used:
                 state = cyp_load32(&self.items[self.settled].delivery.state)
                 if state == PENDING:
@@ -144,7 +143,7 @@ cdef class Segments:
                     expanded = self.expand(&self.items[self.settled])
                     break
                 self.settled += 1
-            unlock_forwards()
+            pthread_mutex_unlock(&forward_lock)
             if not expanded:
                 raise MemoryError("cannot allocate memory for the parts of a split batch")
             if old == NULL:

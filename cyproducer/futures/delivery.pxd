@@ -121,7 +121,6 @@ cdef int wait_slice(Delivery* d, int64_t deadline) except -1
 cdef int refuse_wait(Delivery* d, str what, object future) except -1
 cdef int refuse_foreign(Delivery* d, object future) except -1
 cdef str why_pending(Delivery* d)
-# Lock and unlock the fields of futures that forwarding changes. The lock is held for a few instructions,
-# never while acquiring the GIL.
-cdef void lock_forwards() noexcept nogil
-cdef void unlock_forwards() noexcept nogil
+# Guards moving futures and segments from a forwarded delivery to those it was forwarded to. Held for a few
+# instructions, never while acquiring the GIL.
+cdef pthread_mutex_t forward_lock

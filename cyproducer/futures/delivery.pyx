@@ -89,9 +89,6 @@ cdef int64_t last_timestamp_ms = -1
 cdef type metadata_kind = RecordMetadata
 cdef type place_kind = TopicPartition
 
-# Guards moving a future from a forwarded delivery to the delivery it was forwarded to.
-cdef pthread_mutex_t forward_lock
-
 
 def renew_lock():
     """Initializes the lock that all futures share; called again in a forked child, because a thread that
@@ -424,14 +421,6 @@ cdef str why_pending(Delivery* d):
     cdef CompletionQueue queue = <CompletionQueue>d.queue.owner
     cdef object diagnosis = None if queue.diagnosis is None else queue.diagnosis()
     return "" if diagnosis is None else f": {diagnosis()}"
-
-
-cdef void lock_forwards() noexcept nogil:
-    pthread_mutex_lock(&forward_lock)
-
-
-cdef void unlock_forwards() noexcept nogil:
-    pthread_mutex_unlock(&forward_lock)
 
 
 cdef object place_of(object topic, int32_t partition):
