@@ -69,8 +69,8 @@ cdef inline uint32_t murmur3_block(uint32_t k) noexcept nogil:
     return rotate_left(k * <uint32_t>0xCC9E2D51, 15) * <uint32_t>0x1B873593
 
 
-cdef uint32_t murmur3_seeded(const uint8_t* data, Py_ssize_t n, uint32_t seed) noexcept nogil:
-    cdef uint32_t h = seed
+cdef uint32_t murmur3_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:
+    cdef uint32_t h = 0   # the seed
     cdef uint32_t length = <uint32_t>n
     cdef uint32_t k = 0
     while n >= 4:
@@ -102,10 +102,6 @@ cdef inline int32_t magnitude(uint32_t h, int32_t partitions) noexcept nogil:
 
 cdef inline int32_t remainder(uint32_t h, int32_t partitions) noexcept nogil:
     return <int32_t>(h % <uint32_t>partitions)
-
-
-cdef uint32_t murmur3_of(const uint8_t* data, Py_ssize_t n) noexcept nogil:
-    return murmur3_seeded(data, n, 0)
 
 
 cdef int32_t partition_of(int32_t rule, const uint8_t* key, Py_ssize_t n, int32_t partitions) noexcept nogil:
@@ -153,17 +149,12 @@ def fnv1a(data):
     return hashed(fnv1a_of, data)
 
 
-def murmur3(data, uint32_t seed=0):
-    """MurmurHash3 x86_32 of ``data``, any C-contiguous buffer, as 0..2**32-1.
+def murmur3(data):
+    """MurmurHash3 x86_32 of ``data``, any C-contiguous buffer: ``mmh3.hash(data, signed=False)``.
 
-    The same as ``mmh3.hash(data, seed, signed=False)``. Raises as ``murmur2`` does, and OverflowError if
-    ``seed`` is not in 0..2**32-1.
+    Raises as ``murmur2`` does.
     """
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    result = murmur3_seeded(<const uint8_t*>view.buf, view.len, seed)
-    PyBuffer_Release(&view)
-    return result
+    return hashed(murmur3_of, data)
 
 
 def partition_for_key(str rule, key, partitions):

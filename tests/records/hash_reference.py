@@ -43,14 +43,14 @@ def fnv1a(data: bytes) -> int:
     return h
 
 
-def murmur3(data: bytes, seed: int = 0) -> int:
+def murmur3(data: bytes) -> int:
     def rotated(value: int, bits: int) -> int:
         return (value << bits | value >> (32 - bits)) & MASK
 
     def mixed(k: int) -> int:
         return rotated(k * 0xCC9E2D51 & MASK, 15) * 0x1B873593 & MASK
 
-    h = seed
+    h = 0
     whole = len(data) // 4 * 4
     for at in range(0, whole, 4):
         h = (rotated(h ^ mixed(int.from_bytes(data[at : at + 4], "little")), 13) * 5 + 0xE6546B64) & MASK
