@@ -69,7 +69,7 @@ cdef void transport_free(Transport* transport) noexcept nogil
 cdef int32_t transport_next_id(Transport* transport) noexcept nogil
 cdef void transport_push(Transport* transport, Request* r, bint answered) noexcept nogil
 cdef Request* transport_pop_written(Transport* transport) noexcept nogil
-cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil
+cdef Request* transport_pop_any(Transport* transport) noexcept nogil
 cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil
 cdef int64_t transport_receive(Transport* transport) noexcept nogil

@@ -140,10 +140,10 @@ cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
     return r
 
 
-cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
-    """Removes and returns an incompletely written request that gets no response; NULL if there is none.
+cdef Request* transport_pop_any(Transport* transport) noexcept nogil:
+    """Removes and returns a request of a closed connection, first those that get no response.
 
-    Only for a closed connection: it also removes the other requests from the write queue.
+    NULL if there is none.
     """
     cdef Request* r
     while transport.first_out != NULL:
@@ -152,7 +152,8 @@ cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
         if not r.answered:
             return r
     transport.last_out = NULL
-    return NULL
+    r = transport_pop_written(transport)
+    return transport_pop_awaiting(transport) if r == NULL else r
 
 
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:

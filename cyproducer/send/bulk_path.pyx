@@ -34,7 +34,6 @@ from cyproducer.send.bulk_append cimport (
     Sending,
     append_rows,
 )
-from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.send.send_path cimport SendPath, given_timestamp, topic_of, wanted_partition
 from cyproducer.accumulator.structures cimport Batch
 from cyproducer.base.greenlets cimport after_slice, in_greenlet, slice_end, wait_on
@@ -388,10 +387,7 @@ cdef class BulkPath(SendPath):
         cdef int64_t began = cyp_monotonic_ns()
         cdef int64_t until = min(deadline, began + SIGNAL_SLICE_NS)
         cdef int64_t most = acc.pool.total_bytes - size
-        pthread_mutex_lock(&acc.c.lock)
-        hurry(&acc.c)
-        pthread_mutex_unlock(&acc.c.lock)
-        acc.wake()
+        self._hurry()
         # Read without the lock: the caller reserves the bytes afterwards, or waits for them.
         while cyp_peek64(&acc.pool.in_use) > most and cyp_monotonic_ns() < until and not acc.c.closed:
             slice_end(until)

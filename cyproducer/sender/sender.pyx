@@ -116,8 +116,7 @@ from cyproducer.net.transport cimport (
     throttled_until,
     transport_flush,
     transport_next_id,
-    transport_pop_awaiting,
-    transport_pop_unwritten,
+    transport_pop_any,
     transport_pop_written,
     transport_push,
 )
@@ -669,18 +668,10 @@ cdef class Sender:
         reason = cause
         if reason is None:
             reason = KafkaConnectionError(f"{connection.where}: closed by this client")
-        r = transport_pop_unwritten(transport)
+        r = transport_pop_any(transport)
         while r != NULL:
             give_up_request(self, r, reason)
-            r = transport_pop_unwritten(transport)
-        r = transport_pop_written(transport)
-        while r != NULL:
-            give_up_request(self, r, reason)
-            r = transport_pop_written(transport)
-        r = transport_pop_awaiting(transport)
-        while r != NULL:
-            give_up_request(self, r, reason)
-            r = transport_pop_awaiting(transport)
+            r = transport_pop_any(transport)
         cyp_store32(&self.attention, 1)
 
     def close_overdue(self, double now_ms):

@@ -25,8 +25,7 @@ from cyproducer.net.transport cimport (
     transport_frame,
     transport_free,
     transport_new,
-    transport_pop_awaiting,
-    transport_pop_unwritten,
+    transport_pop_any,
     transport_pop_written,
     transport_push,
     transport_receive,
@@ -292,11 +291,7 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
         free(bytes_of[i])
     # As when a connection is closed: each request is returned once.
     while True:
-        r = transport_pop_unwritten(transport)
-        if r == NULL:
-            r = transport_pop_written(transport)
-        if r == NULL:
-            r = transport_pop_awaiting(transport)
+        r = transport_pop_any(transport)
         if r == NULL:
             break
         free_request(r)
