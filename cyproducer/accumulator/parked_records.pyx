@@ -52,7 +52,6 @@ from cyproducer.accumulator.partition_table cimport (
     leave_waiting,
     list_available,
     make_node,
-    orphan,
     restore_sequences,
     take_id,
     widen,
@@ -215,7 +214,9 @@ cdef int apply_topic(
                 if nodes[i] != NULL:
                     nodes[i].in_rack = flags[i]
                 wake |= assign_leader(&acc.c, t, i, nodes[i])
-            orphan(&acc.c, t, count)
+            # The others no longer exist.
+            for i in range(count, t.partition_room):
+                assign_leader(&acc.c, t, i, NULL)
             list_available(t, count)
             if len(topic_id) == 16:
                 take_id(&acc.c, t, <const uint8_t*><const char*>topic_id)

@@ -22,7 +22,6 @@ cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL
 cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil
 cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept nogil
-cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int list_available(Topic* t, int32_t count) noexcept nogil
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil

@@ -187,13 +187,6 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
             refresh(a, t.partitions[i])
 
 
-cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
-    """Removes the leaders of all partitions from ``count`` on, which no longer exist. The lock is held."""
-    cdef int32_t i
-    for i in range(count, t.partition_room):
-        assign_leader(a, t, i, NULL)
-
-
 cdef int list_available(Topic* t, int32_t count) noexcept nogil:
     """Lists those of the first ``count`` partitions that have a leader, the rack's first. Lock held."""
     cdef Node* node
