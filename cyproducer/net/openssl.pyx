@@ -25,7 +25,7 @@ import sys
 from cpython.object cimport PyTypeObject
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint8_t, uintptr_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memset
 
 cdef extern from "<dlfcn.h>" nogil:
     ctypedef struct Dl_info:
@@ -52,12 +52,6 @@ cdef enum:
 # SSL_VERIFY_FAIL_IF_NO_PEER_CERT (2).
 cdef dict VERIFY_MODES = {0: 0, 1: 1, 2: 3}
 
-# The members of OpenSsl, in their order: each is a pointer to the function of its name.
-cdef tuple FUNCTIONS = (
-    "SSL_read_ex", "SSL_write_ex", "SSL_get_error", "SSL_get_SSL_CTX", "SSL_get_rbio", "SSL_get_wbio",
-    "SSL_get_ex_data", "SSL_CTX_get_verify_mode", "TLS_method", "TLS_client_method", "BIO_s_mem", "BIO_ctrl",
-    "BIO_write", "ERR_clear_error", "ERR_peek_last_error", "ERR_reason_error_string",
-)
 cdef OpenSsl functions
 # None: not searched yet; "": found; else the reason why the functions can't be used.
 cdef str unusable = None
@@ -96,8 +90,6 @@ cdef object look_up():
     global base_context, base_socket, base_bio, head
     cdef Dl_info info
     cdef _Symbols symbols = _Symbols()
-    cdef void* found
-    cdef size_t i
     if sys.implementation.name != "cpython":
         raise LookupError(f"{sys.implementation.name} has other objects than CPython")
     import _ssl
@@ -116,9 +108,28 @@ cdef object look_up():
         symbols.handle = dlopen(NULL, RTLD_LAZY)
     if symbols.handle == NULL:
         raise LookupError("the library of the _ssl module cannot be opened")
-    for i, name in enumerate(FUNCTIONS):
-        found = symbols.find(name)
-        memcpy(<char*>&functions + i * sizeof(found), &found, sizeof(found))
+    functions.SSL_read_ex = <int (*)(void*, void*, size_t, size_t*) noexcept nogil>symbols.find("SSL_read_ex")
+    functions.SSL_write_ex = <int (*)(void*, const void*, size_t, size_t*) noexcept nogil>(
+        symbols.find("SSL_write_ex")
+    )
+    functions.SSL_get_error = <int (*)(const void*, int) noexcept nogil>symbols.find("SSL_get_error")
+    functions.SSL_get_SSL_CTX = <void* (*)(const void*) noexcept nogil>symbols.find("SSL_get_SSL_CTX")
+    functions.SSL_get_rbio = <void* (*)(const void*) noexcept nogil>symbols.find("SSL_get_rbio")
+    functions.SSL_get_wbio = <void* (*)(const void*) noexcept nogil>symbols.find("SSL_get_wbio")
+    functions.SSL_get_ex_data = <void* (*)(const void*, int) noexcept nogil>symbols.find("SSL_get_ex_data")
+    functions.SSL_CTX_get_verify_mode = <int (*)(const void*) noexcept nogil>(
+        symbols.find("SSL_CTX_get_verify_mode")
+    )
+    functions.TLS_method = <const void* (*)() noexcept nogil>symbols.find("TLS_method")
+    functions.TLS_client_method = <const void* (*)() noexcept nogil>symbols.find("TLS_client_method")
+    functions.BIO_s_mem = <const void* (*)() noexcept nogil>symbols.find("BIO_s_mem")
+    functions.BIO_ctrl = <long (*)(void*, int, long, void*) noexcept nogil>symbols.find("BIO_ctrl")
+    functions.BIO_write = <int (*)(void*, const void*, int) noexcept nogil>symbols.find("BIO_write")
+    functions.ERR_clear_error = <void (*)() noexcept nogil>symbols.find("ERR_clear_error")
+    functions.ERR_peek_last_error = <unsigned long (*)() noexcept nogil>symbols.find("ERR_peek_last_error")
+    functions.ERR_reason_error_string = <const char* (*)(unsigned long) noexcept nogil>(
+        symbols.find("ERR_reason_error_string")
+    )
     return None
 
 
