@@ -5,9 +5,11 @@ import ctypes
 import mmap
 import queue
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,7 +26,6 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.send.extensions import Extensions
 from cyproducer.send.send_path import SendPath
 from cyproducer.structs import ProducerRecord
-from tests.scripted.interrupting import interrupted
 from tools.harness.reference_records import Record, batch_of, encode_batch
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, until
@@ -365,13 +366,27 @@ def test_released_memory_ends_the_wait() -> None:
         assert rig.pool.used_bytes == 0
 
 
+class InterruptedWaitError(Exception):
+    pass
+
+
 def test_a_signal_ends_the_wait_for_memory() -> None:
-    with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
-        full(rig)
-        used = rig.pool.used_bytes
-        with interrupted():
-            rig.send("t", bytes(900))
-        assert (rig.pool.used_bytes, rig.pool.waiting_threads) == (used, 0)
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise InterruptedWaitError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
+            full(rig)
+            used = rig.pool.used_bytes
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            began = time.monotonic()
+            with pytest.raises(InterruptedWaitError):
+                rig.send("t", bytes(900))
+            assert time.monotonic() - began < PATIENCE_S / 2
+            assert (rig.pool.used_bytes, rig.pool.waiting_threads) == (used, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("topic", ["t", "unknown"])
