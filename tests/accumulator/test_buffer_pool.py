@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Lease
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, Running, until
 
 
 class Borrower(threading.Thread):
@@ -254,15 +254,14 @@ def test_a_signal_ends_the_wait_and_leaks_no_memory(granting: bool) -> None:
         until(lambda: pool.waiting_threads == 1, "the wait")
         signal.pthread_kill(main, signal.SIGUSR1)
 
-    thread = threading.Thread(target=interrupt)
+    interrupting = Running(interrupt)
     try:
-        thread.start()
         began = time.monotonic()
         with pytest.raises(InterruptedWaitError):
             pool.acquire(512, PATIENCE_S)
         assert time.monotonic() - began < PATIENCE_S / 2
     finally:
-        thread.join()
+        interrupting.outcome()
         signal.signal(signal.SIGUSR1, before)
     assert (pool.waiting_threads, pool.exhausted_total) == (0, 0)
     assert pool.used_bytes == (0 if granting else 1024)
@@ -270,37 +269,25 @@ def test_a_signal_ends_the_wait_and_leaks_no_memory(granting: bool) -> None:
 
 def test_thousands_of_random_operations_leak_no_memory() -> None:
     pool = BufferPool(64 * 1024)
-    counts: list[int] = []
-    failures: list[BaseException] = []
 
-    def work(seed: int) -> None:
+    def work(seed: int) -> int:
+        """Returns how often it got memory."""
         rng = random.Random(seed)
         mine: list[Lease] = []
         done = 0
-        try:
-            for _ in range(3000):
-                if mine and rng.random() < 0.5:
-                    mine.pop(rng.randrange(len(mine))).release()
-                elif (
-                    lease := pool.acquire(int(2 ** rng.uniform(0, 16)), rng.choice([0, 0, 0.002]))
-                ) is not None:
-                    mine.append(lease)
-                    done += 1
-                assert 0 <= pool.used_bytes <= pool.total_bytes
-            counts.append(done)
-            for lease in mine:
-                lease.release()
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(3000):
+            if mine and rng.random() < 0.5:
+                mine.pop(rng.randrange(len(mine))).release()
+            elif (lease := pool.acquire(int(2 ** rng.uniform(0, 16)), rng.choice([0, 0, 0.002]))) is not None:
+                mine.append(lease)
+                done += 1
+            assert 0 <= pool.used_bytes <= pool.total_bytes
+        for lease in mine:
+            lease.release()
+        return done
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert len(counts) == 4
-    assert sum(counts) > 2000
+    workers = [Running(work, seed) for seed in range(4)]
+    assert sum(worker.outcome() for worker in workers) > 2000
     assert pool.exhausted_total > 100
     assert (pool.used_bytes, pool.waiting_threads, pool.available_bytes) == (0, 0, 64 * 1024)
     assert 0 < pool.cached_bytes <= pool.total_bytes

@@ -1,8 +1,6 @@
 """Topics whose metadata was dropped: what remains of them, and how they continue when used again."""
 
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from tests.accumulator.test_parked_records import KIB, Flood
 from tests.malloc import lent_bytes, needs_glibc
 from tests.sender.test_idempotent_sender import grant, on_wire
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until_blocked
+from tools.harness.until import Running, until_blocked
 
 NOT_ENOUGH_REPLICAS = 19
 PER_FORGOTTEN_TOPIC = 100  # bytes
@@ -63,15 +61,13 @@ def test_a_bulk_call_pins_its_topic() -> None:
     3. The metadata arrives.
     """
     with Rig() as rig:
-        sent: list[Any] = []
-        thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
-        thread.start()
-        until_blocked(thread)
+        sending = Running(rig.path.send_many, "t", [b"1", b"2"])
+        until_blocked(sending.thread)
         rig.sender.forget_topic("t")
         rig.sender.apply_topic("t", b"", [1])
-        thread.join(PATIENCE_S)
+        sent = sending.outcome()
         rig.answer_all()
-        assert sent[0].succeeded()
+        assert sent.succeeded()
 
 
 def test_a_bulk_call_does_not_use_a_cached_pointer_to_a_forgotten_topic() -> None:

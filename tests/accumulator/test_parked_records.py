@@ -16,7 +16,7 @@ from cyproducer.errors import (
 )
 from cyproducer.records.compression import compressor_for
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
 
 def test_missing_metadata_is_requested_and_records_are_parked() -> None:
@@ -210,13 +210,11 @@ def test_records_parked_by_many_threads_are_all_delivered_in_each_threads_order(
             for i in range(300):
                 rig.send("t", b"%d:%d" % (name, i), partition=name % 2)
 
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
+        workers = [Running(work, name) for name in range(4)]
         barrier.wait()
         rig.sender.apply_topic("t", b"", [1, 2])
-        for thread in threads:
-            thread.join()
+        for worker in workers:
+            worker.outcome()
         rig.answer_all()
         for name in range(4):
             mine = [v for v in rig.values("t", name % 2) if v is not None and v.startswith(b"%d:" % name)]
@@ -241,16 +239,13 @@ def test_memory_of_parked_records_goes_to_waiting_threads() -> None:
         rig.send("unknown", bytes(6000))
         lease = rig.pool.acquire(8 * 1024)
         assert lease is not None
-        future: list[Any] = []
-        thread = threading.Thread(target=lambda: future.append(rig.send("t", bytes(3000))))
-        thread.start()
+        sending = Running(rig.send, "t", bytes(3000))
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         rig.sender.fail_parked("unknown", TopicAuthorizationFailedError("unknown"))
-        thread.join(PATIENCE_S)
-        assert len(future) == 1
+        future = sending.outcome()
         lease.release()
         rig.answer_all()
-        assert future[0].succeeded()
+        assert future.succeeded()
         assert rig.pool.used_bytes == 0
 
 

@@ -1,7 +1,6 @@
 """A pool that is always full: batches keep their size, and memory stays within its limit."""
 
 import random
-import threading
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import sent_size
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import Running, until
 
 KIB = 1024
 BATCH_SIZE = 16 * KIB
@@ -32,16 +31,15 @@ def send_many(rig: Rig, count: int) -> None:
 def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int) -> list[int]:
     """The sizes of all batches if the broker answers a request only when ``send`` waits for memory."""
     sizes: list[int] = []
-    thread = threading.Thread(target=send, args=(rig, count))
-    thread.start()
-    while thread.is_alive():
-        until(lambda: rig.pool.waiting_threads or not thread.is_alive(), "a wait for memory")
+    sending = Running(send, rig, count)
+    while sending.running:
+        until(lambda: rig.pool.waiting_threads or not sending.running, "a wait for memory")
         rig.requests()
         if rig.pending:
             seen = rig.pending[0]
             sizes += map(sent_size, seen.batches.values())
             rig.answer(seen)
-    thread.join(PATIENCE_S)
+    sending.outcome()
     return sizes
 
 
@@ -73,15 +71,14 @@ def test_a_batch_kept_small_by_memory_pressure_does_not_keep_the_next_ones_small
     """
     with Rig({"t": [1]}, buffer_memory=512 * KIB, batch_size=128 * KIB, linger_ms=1e6) as rig:
         leases = [rig.pool.acquire(size * KIB) for size in (256, 128, 64, 32)]
-        thread = threading.Thread(target=send_each, args=(rig, 33))
-        thread.start()
+        sending = Running(send_each, rig, 33)
         # 32 KiB are left, for 32 records.
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         assert rig.pool.available_bytes == 0
         for lease in leases:
             assert lease is not None
             lease.release()
-        thread.join(PATIENCE_S)
+        sending.outcome()
         assert rig.pool.used_bytes == 32 * KIB + 64 * KIB
         rig.answer_all()
         assert rig.values("t") == RECORDS[:32]

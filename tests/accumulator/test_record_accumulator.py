@@ -1,6 +1,5 @@
 """Batches: growing, filling, lingering, gathering, and being sent early by flush, close or lack of memory."""
 
-import queue
 import selectors
 import threading
 import time
@@ -8,10 +7,9 @@ import time
 import pytest
 
 from cyproducer.accumulator.metric_snapshot import read_producer
-from cyproducer.futures.delivery import RecordFuture
 from tools.harness.reference_records import Record, batch_of, encode_batch
 from tools.harness.rig import Rig, Seen
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, Running, until
 
 KIB = 1024
 
@@ -96,13 +94,12 @@ def test_a_batch_is_sent_instead_of_growing_if_memory_is_short() -> None:
         rig.send("t", bytes(900), partition=0)
         # The batch has grown to 2 KiB, and no memory is left.
         assert rig.pool.available_bytes == 0
-        thread = threading.Thread(target=rig.send, args=("t", bytes(900)), kwargs={"partition": 0})
-        thread.start()
+        sending = Running(rig.send, "t", bytes(900), partition=0)
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         (seen,) = rig.requests()
         assert [len(seen.values(partition)) for partition in (0, 1)] == [2, 1]
         rig.answer(seen)
-        thread.join()
+        sending.outcome()
         assert rig.pool.peak_bytes <= 16 * KIB
         assert all(leases)
 
@@ -184,12 +181,10 @@ def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
         rig.connect(1)
         rig.requests()
         began = rig.sender.counters()["wakeups"]
-        stepping = threading.Thread(target=rig.step, args=(PATIENCE_S * 1000,))
-        stepping.start()
+        stepping = Running(rig.step, PATIENCE_S * 1000)
         assert asleep.wait(PATIENCE_S)
         rig.send("t", b"v")
-        stepping.join(PATIENCE_S)
-        assert not stepping.is_alive()
+        stepping.outcome()
         assert rig.sender.counters()["wakeups"] == began + 1
         rig.step()
         for _ in range(10):
@@ -262,26 +257,18 @@ def test_the_number_of_requests_in_flight_is_limited(code: int) -> None:
 # Sending early
 
 
-def flushing(rig: Rig, results: "queue.Queue[bool]", timeout_s: float = PATIENCE_S) -> threading.Thread:
-    thread = threading.Thread(target=lambda: results.put(rig.accumulator.flush(timeout_s)))
-    thread.start()
-    return thread
-
-
 def test_flush_sends_lingering_batches_and_returns_when_they_are_acknowledged() -> None:
-    results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1, 1]}, linger_ms=1e6) as rig:
         futures = [rig.send("t", b"v", partition=i) for i in range(2)]
         assert rig.requests() == []
-        thread = flushing(rig, results)
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         until(rig.requests, "the flushed batches")
-        assert results.empty()
+        assert flush.running
         # A record sent during a flush does not linger either, but the flush does not wait for it.
         rig.send("t", b"late")
         (late,) = rig.requests()
         rig.answer(rig.pending[0])
-        assert results.get(timeout=PATIENCE_S) is True
-        thread.join()
+        assert flush.outcome() is True
         assert all(f.succeeded() for f in futures)
         rig.answer(late)
         # After the flush, records linger again.
@@ -290,31 +277,27 @@ def test_flush_sends_lingering_batches_and_returns_when_they_are_acknowledged() 
 
 
 def test_flush_sends_gathering_batches() -> None:
-    results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"1")
         rig.requests()
         rig.send("t", b"2")
         assert rig.requests() == []
-        thread = flushing(rig, results)
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         until(rig.requests, "the gathering batch")
         rig.answer_all()
-        assert results.get(timeout=PATIENCE_S) is True
-        thread.join()
+        assert flush.outcome() is True
 
 
 def test_flush_waits_for_records_without_metadata_too() -> None:
-    results: queue.Queue[bool] = queue.Queue()
     with Rig(linger_ms=1e6) as rig:
         future = rig.send("t", b"v")
         assert rig.accumulator.flush(0.01) is False
-        thread = flushing(rig, results)
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         rig.sender.apply_topic("t", b"", [1])
         until(rig.requests, "the flushed batch")
-        assert results.empty()
+        assert flush.running
         rig.answer_all()
-        assert results.get(timeout=PATIENCE_S) is True
-        thread.join()
+        assert flush.outcome() is True
         assert future.succeeded()
 
 
@@ -328,14 +311,12 @@ def test_flush_times_out_and_returns_at_once_if_there_is_nothing_to_do() -> None
 
 
 def test_a_failed_batch_ends_a_flush() -> None:
-    results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v")
-        thread = flushing(rig, results)
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         (seen,) = rig.requests()
         rig.answer(seen, 29)
-        assert results.get(timeout=PATIENCE_S) is True
-        thread.join()
+        assert flush.outcome() is True
         assert future.failed()
 
 
@@ -368,12 +349,9 @@ def test_a_shortage_of_memory_sends_lingering_batches() -> None:
         rig.send("t", bytes(900), partition=0)
         rig.send("t", b"v", partition=1)
         assert rig.requests() == []
-        sent: queue.Queue[RecordFuture] = queue.Queue()
-        thread = threading.Thread(target=lambda: sent.put(rig.send("t", bytes(900), partition=0)))
-        thread.start()
+        sending = Running(rig.send, "t", bytes(900), partition=0)
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         (seen,) = rig.requests()
         assert sorted(seen.places) == [("t", 0), ("t", 1)]
         rig.answer(seen)
-        sent.get(timeout=PATIENCE_S)
-        thread.join()
+        sending.outcome()

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 import weakref
 from concurrent.futures import wait
 from typing import Any
@@ -14,7 +13,7 @@ from cyproducer.records import compression
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, Running, until
 
 VALUES = [b"%04d" % i + bytes(96) for i in range(64)]
 
@@ -50,8 +49,6 @@ def test_callbacks_run_in_order_whenever_they_were_added() -> None:
 
 
 def test_all_kinds_of_waiters_get_the_offset_of_their_record() -> None:
-    told: list[int] = []
-
     async def waited(future: Any) -> int:
         return int((await future).offset)
 
@@ -66,11 +63,9 @@ def test_all_kinds_of_waiters_get_the_offset_of_their_record() -> None:
     with rigged() as rig:
         futures = fill(rig, VALUES)
         concurrent = [future.as_concurrent() for future in futures]
-        thread = threading.Thread(target=lambda: told.append(futures[50].get(PATIENCE_S).offset))
-        thread.start()
+        waiting = Running(futures[50].get, PATIENCE_S)
         assert asyncio.run(all_of(futures)) == list(range(64))
-        thread.join(PATIENCE_S)
-        assert told == [50]
+        assert waiting.outcome().offset == 50
         assert not wait(concurrent, PATIENCE_S).not_done
         assert [future.result().offset for future in concurrent] == list(range(64))
 
@@ -150,30 +145,25 @@ def test_the_deadline_of_parts_counts_from_send() -> None:
 
 
 def test_flush_waits_for_the_parts() -> None:
-    done: list[bool] = []
     with rigged() as rig:
         fill(rig, VALUES)
         refuse_large(rig, rig.requests()[0], 5000)
         assert rig.accumulator.incomplete_batches == 2
         assert not rig.accumulator.flush(0)
-        thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
-        thread.start()
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         rig.answer(rig.requests()[0])
         assert not rig.accumulator.flush(0)
         rig.answer(rig.requests()[0])
-        thread.join(PATIENCE_S)
-        assert done == [True]
+        assert flush.outcome() is True
         assert rig.values("t") == VALUES
 
 
 def test_flush_does_not_wait_for_records_that_are_sent_after_a_split() -> None:
-    done: list[bool] = []
     with rigged() as rig:
         fill(rig, VALUES)
         refuse_large(rig, rig.requests()[0], 5000)
         rig.send("t", b"older", partition=1)
-        thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
-        thread.start()
+        flush = Running(rig.accumulator.flush, PATIENCE_S)
         # The clock stands still, so the record is sent because the flush has started.
         until(lambda: any(("t", 1) in seen.batches for seen in rig.requests()), "the older record")
         while len(rig.log.get(("t", 0), [])) == 0 or len(rig.pending) > 1:
@@ -183,8 +173,7 @@ def test_flush_does_not_wait_for_records_that_are_sent_after_a_split() -> None:
         rig.send("t", b"younger", partition=1)
         rig.requests()
         rig.answer(second)
-        thread.join(PATIENCE_S)
-        assert done == [True]
+        assert flush.outcome() is True
         assert rig.accumulator.incomplete_batches == 1
 
 

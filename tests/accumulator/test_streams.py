@@ -1,13 +1,12 @@
 """With linger_ms=0, a batch lingers for a while if records stream in, and not otherwise."""
 
 import selectors
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
 LINGER_MS = 0.5
 FLOW = 256
@@ -131,13 +130,11 @@ def test_a_slow_trickle_after_a_stream_does_not_linger_for_long(rig: Rig) -> Non
 def test_the_next_record_is_sent_at_once_if_a_thread_waits_for_one_of_its_partition(rig: Rig) -> None:
     stream(rig)
     future = rig.send("t", b"v", partition=0)
-    waiter = threading.Thread(target=future.get, args=(PATIENCE_S,))
-    waiter.start()
-    until_blocked(waiter)
+    waiter = Running(future.get, PATIENCE_S)
+    until_blocked(waiter.thread)
     rig.clock.advance_ms(2 * LINGER_MS)
     rig.answer_all()
-    waiter.join(PATIENCE_S)
-    assert not waiter.is_alive()
+    waiter.outcome()
     stream(rig, FULL_FLOW, partition=1)
     assert not lingers(rig, "t", 0)
 
@@ -151,12 +148,10 @@ def test_a_flush_and_a_full_batch_do_not_linger(rig: Rig) -> None:
     rig.answer_all()
     stream(rig)
     rig.send("t", b"v", partition=0)
-    flusher = threading.Thread(target=rig.accumulator.flush, args=(PATIENCE_S,))
-    flusher.start()
+    flush = Running(rig.accumulator.flush, PATIENCE_S)
     until(rig.requests, "the request")
     rig.answer_all()
-    flusher.join(PATIENCE_S)
-    assert not flusher.is_alive()
+    assert flush.outcome()
 
 
 def test_the_sender_sleeps_no_longer_than_the_linger_of_a_stream() -> None:

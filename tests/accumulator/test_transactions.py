@@ -16,7 +16,7 @@ from cyproducer.errors import told
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.control.coordinator_play import PRODUCER, Play
 from tools.harness.rig import Rig, Seen
-from tools.harness.until import PATIENCE_S, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until_blocked
 
 TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED = 10, 19, 29
 OUT_OF_ORDER, CONCURRENT, INVALID = 45, 51, 87
@@ -147,21 +147,16 @@ def test_a_closed_producer_says_so_although_the_transaction_ends(rig: Transactio
 
 def test_a_thread_that_waits_to_park_a_record_gives_up_when_the_transaction_ends() -> None:
     with rigged(buffer_memory=65536) as rig:
-        raised: list[BaseException] = []
 
         def send() -> None:
-            try:
-                while True:
-                    rig.send("unknown", bytes(1000))
-            except errors.KafkaError as error:
-                raised.append(error)
+            while True:
+                rig.send("unknown", bytes(1000))
 
-        thread = threading.Thread(target=send)
-        thread.start()
-        until_blocked(thread)
+        sending = Running(send)
+        until_blocked(sending.thread)
         rig.end()
-        thread.join(PATIENCE_S)
-        assert [type(error) for error in raised] == [errors.IllegalStateError]
+        with pytest.raises(errors.IllegalStateError):
+            sending.outcome()
 
 
 # The first protocol: partitions are added before they are written to
@@ -287,12 +282,10 @@ def test_a_partition_that_wants_to_be_added_wakes_a_sleeping_sender() -> None:
         assert len(rig.requests()) == 1
         rig.control.delay_ms = 1e6
         rig.step()
-        thread = threading.Thread(target=rig.step, args=(1000 * PATIENCE_S,))
-        thread.start()
-        until_blocked(thread)
+        stepping = Running(rig.step, 1000 * PATIENCE_S)
+        until_blocked(stepping.thread)
         rig.send("t", b"w", partition=1)
-        thread.join(PATIENCE_S / 2)
-        assert not thread.is_alive()
+        stepping.outcome(PATIENCE_S / 2)
 
 
 @pytest.mark.parametrize("linger_ms", [0, 50])

@@ -1,15 +1,13 @@
 """A waiter that leaves from the middle or the end of the line, a flush of parked records, two backoffs."""
 
 import os
-import queue
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
 from tools.harness.rig import HookResult, Rig
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, Running, until
 
 
 @pytest.fixture
@@ -42,24 +40,17 @@ def test_a_flush_waits_for_the_batch_that_a_parked_record_went_into() -> None:
     """That batch has a later number than the flush began with."""
     with Rig() as rig:
         future = rig.send("t", b"parked")
-        results: queue.Queue[tuple[bool, bool]] = queue.Queue()
-
-        def flush() -> None:
-            results.put((rig.accumulator.flush(PATIENCE_S), future.is_done))
-
-        thread = threading.Thread(target=flush)
-        thread.start()
+        flush = Running(lambda: (rig.accumulator.flush(PATIENCE_S), future.is_done))
         until(lambda: "t" in rig.sender.parked_topics(), "the parked record")
-        with pytest.raises(queue.Empty):
-            results.get(timeout=0.1)
+        flush.thread.join(0.1)
+        assert flush.running
         rig.sender.apply_topic("t", b"", [1])
         (seen,) = rig.requests()
         # Placing it has woken the flush.
-        with pytest.raises(queue.Empty):
-            results.get(timeout=0.1)
+        flush.thread.join(0.1)
+        assert flush.running
         rig.answer(seen)
-        assert results.get(timeout=PATIENCE_S) == (True, True)
-        thread.join(PATIENCE_S)
+        assert flush.outcome() == (True, True)
 
 
 def test_a_shorter_backoff_of_a_later_batch_does_not_end_that_of_an_earlier_one() -> None:

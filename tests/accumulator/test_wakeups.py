@@ -5,19 +5,17 @@ several waits, and the shortest must be well below 50 ms: a busy machine does no
 """
 
 import selectors
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until, until_blocked
+from tools.harness.until import PATIENCE_S, Running, interrupted, until, until_blocked
 
 TRIES = 8
 SLICE_S = 0.05
@@ -27,20 +25,13 @@ def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Cal
     """The shortest of several times from ``event()`` to the end of ``wait()`` on another thread."""
     times = []
     for _ in range(TRIES):
-        ended: list[float] = []
-
-        def waiting(ended: list[float] = ended) -> None:
-            wait()
-            ended.append(time.perf_counter())
-
-        thread = threading.Thread(target=waiting)
-        thread.start()
+        waiting = Running(lambda: (wait(), time.perf_counter()))
         until(ready, "the wait")
-        until_blocked(thread)
+        until_blocked(waiting.thread)
         began = time.perf_counter()
         event()
-        thread.join(PATIENCE_S)
-        times.append(ended[0] - began)
+        _, ended = waiting.outcome()
+        times.append(ended - began)
         assert times[-1] > 0, "it did not wait"
     return min(times)
 
@@ -120,37 +111,23 @@ def test_the_end_of_the_callbacks_wakes_a_waiting_thread() -> None:
     assert took < SLICE_S / 3
 
 
-class InterruptedWaitError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("what", ["flush", "wait_idle"])
 def test_a_signal_ends_the_wait(what: str) -> None:
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise InterruptedWaitError
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with Rig({"t": [1]}) as rig:
-            future = rig.send("t", b"v").add_callback(str)
-            if what == "wait_idle":
-                rig.answer_all()
-            wait = rig.accumulator.flush if what == "flush" else rig.completions.wait_idle
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            began = time.monotonic()
-            with pytest.raises(InterruptedWaitError):
-                wait(PATIENCE_S)
-            assert time.monotonic() - began < PATIENCE_S / 2
-            # The interrupted wait has no lasting effect: records gather again.
+    with Rig({"t": [1]}) as rig:
+        future = rig.send("t", b"v").add_callback(str)
+        if what == "wait_idle":
             rig.answer_all()
-            assert future.succeeded()
-            rig.run_callbacks()
-            rig.send("t", b"1")
-            rig.requests()
-            rig.send("t", b"2")
-            assert rig.requests() == []
-    finally:
-        signal.signal(signal.SIGALRM, before)
+        wait = rig.accumulator.flush if what == "flush" else rig.completions.wait_idle
+        with interrupted():
+            wait(PATIENCE_S)
+        # The interrupted wait has no lasting effect: records gather again.
+        rig.answer_all()
+        assert future.succeeded()
+        rig.run_callbacks()
+        rig.send("t", b"1")
+        rig.requests()
+        rig.send("t", b"2")
+        assert rig.requests() == []
 
 
 class Sleeper(selectors.DefaultSelector):

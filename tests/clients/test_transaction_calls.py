@@ -39,7 +39,6 @@ from tests.scripted.scripted_transactions import InitProducerId
 from tests.scripted.transacting import (
     GROUP,
     OFFSETS,
-    Running,
     after_a_step,
     batches,
     begun,
@@ -50,7 +49,7 @@ from tests.scripted.transacting import (
     transacting,
     written,
 )
-from tools.harness.until import until, until_blocked
+from tools.harness.until import Running, until, until_blocked
 
 UNAUTHORIZED, FENCED, DENIED, COORDINATOR_GONE, NOT_ENOUGH_REPLICAS = 29, 90, 53, 15, 19
 CONCURRENT = 51

@@ -35,7 +35,6 @@ from tests.scripted.scripted_transactions import FindCoordinator, InitProducerId
 from tests.scripted.transacting import (
     GROUP,
     OFFSETS,
-    Running,
     after_a_step,
     batches,
     begun,
@@ -48,7 +47,7 @@ from tests.scripted.transacting import (
     transacting,
     written,
 )
-from tools.harness.until import until
+from tools.harness.until import Running, until
 
 LOADING, NOT_COORDINATOR, COORDINATOR_GONE, TIMED_OUT, CONCURRENT = 14, 16, 15, 7, 51
 TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED, OUT_OF_ORDER, STALE_EPOCH, TXN_STATE = 10, 19, 29, 45, 47, 48

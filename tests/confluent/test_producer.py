@@ -22,8 +22,7 @@ from tests.confluent.conftest import Make
 from tests.forked import in_child, needs_fork
 from tests.scripted.producing import WAIT_S
 from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.scripted.transacting import Running
-from tools.harness.until import until_blocked
+from tools.harness.until import Running, until_blocked
 
 
 class Reports:

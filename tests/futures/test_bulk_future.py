@@ -3,7 +3,6 @@
 import asyncio
 import pickle
 import struct
-import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from cyproducer.futures.completion import CompletionQueue
 from cyproducer.records.compression import compressor_for
 from cyproducer.structs import FailedRows
 from tools.harness.rig import Rig
-from tools.harness.until import looks, until, until_blocked
+from tools.harness.until import Running, looks, until, until_blocked
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
@@ -169,13 +168,10 @@ def test_a_wait_ends_at_its_timeout_or_with_the_last_batch(rig: Rig) -> None:
     future = rig.path.send_many("t", numbered(100))
     with pytest.raises(errors.KafkaTimeoutError, match=r"all of 100 rows for topic 't' .* within 0\.01 s"):
         future.get(0.01)
-    got: list[BulkMetadata] = []
-    waiting = threading.Thread(target=lambda: got.append(future.get(20)))
-    waiting.start()
-    until_blocked(waiting)
+    waiting = Running(future.get, 20)
+    until_blocked(waiting.thread)
     rig.answer_all()
-    waiting.join(20)
-    assert [metadata.count for metadata in got] == [100]
+    assert waiting.outcome().count == 100
 
 
 def test_callbacks_are_called_once_all_have_an_outcome() -> None:
@@ -400,14 +396,12 @@ def test_metadata_of_rows_needs_all_outcomes_and_matching_sizes(rig: Rig) -> Non
 
 def test_a_call_waits_for_free_memory_and_keeps_the_order() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=20_000) as rig:
-        futures: list[BulkFuture] = []
         values = numbered(1000)
-        sending = threading.Thread(target=lambda: futures.append(rig.path.send_many("t", values)))
-        sending.start()
-        while sending.is_alive():
+        sending = Running(rig.path.send_many, "t", values)
+        while sending.running:
             rig.answer_all()
         rig.answer_all()
-        assert futures[0].get(0).ranges == [(0, 0, 1000)]
+        assert sending.outcome().get(0).ranges == [(0, 0, 1000)]
         assert rig.values("t") == values
         assert rig.pool.used_bytes == 0
 
@@ -418,22 +412,20 @@ def test_a_call_that_makes_progress_may_take_longer_than_max_block_ms() -> None:
     longer."""
     max_block_s = 4.0
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=1000 * max_block_s) as rig:
-        futures: list[BulkFuture] = []
         values = numbered(10_000)
-        sending = threading.Thread(target=lambda: futures.append(rig.path.send_many("t", values)))
-        sending.start()
-        until_blocked(sending)
+        sending = Running(rig.path.send_many, "t", values)
+        until_blocked(sending.thread)
         begun = time.monotonic()
         for _ in looks(1.5 * max_block_s, 0.1 * max_block_s):
             rig.requests()
             rig.answer(rig.pending[0])
         assert time.monotonic() - begun > max_block_s
-        assert sending.is_alive()
-        while sending.is_alive():
+        assert sending.running
+        while sending.running:
             rig.answer_all()
         rig.answer_all()
         assert rig.values("t") == values
-        assert len(futures) == 1
+        assert sending.outcome().succeeded()
 
 
 def test_rows_accepted_before_memory_ran_out_are_sent_and_reported() -> None:
@@ -466,16 +458,14 @@ def test_a_call_waits_for_the_metadata_of_its_topic() -> None:
         asked: list[str] = []
         rig.accumulator.on_topic_needed = asked.append
         parked = rig.send("t", b"parked")
-        futures: list[BulkFuture] = []
-        sending = threading.Thread(target=lambda: futures.append(rig.path.send_many("t", [b"a", b"b"])))
-        sending.start()
+        sending = Running(rig.path.send_many, "t", [b"a", b"b"])
         until(lambda: len(asked) > 1, "the topic is asked for")
         rig.sender.apply_topic("t", b"", [1])
-        sending.join(20)
+        future = sending.outcome()
         rig.answer_all()
         assert rig.values("t") == [b"parked", b"a", b"b"]
         assert parked.succeeded()
-        assert futures[0].get(0).ranges == [(0, 1, 2)]
+        assert future.get(0).ranges == [(0, 1, 2)]
     with (
         Rig(max_block_ms=10) as rig,
         pytest.raises(errors.KafkaTimeoutError, match="no metadata of topic 't'"),
@@ -485,18 +475,14 @@ def test_a_call_waits_for_the_metadata_of_its_topic() -> None:
 
 def test_more_partitions_in_the_middle_of_a_call_are_used() -> None:
     with Rig({"t": [1]}, buffer_memory=8192, batch_size=1000, max_block_ms=20_000) as rig:
-        futures: list[BulkFuture] = []
         keys = [b"%d" % i for i in range(1000)]
-        sending = threading.Thread(
-            target=lambda: futures.append(rig.path.send_many("t", numbered(1000), keys))
-        )
-        sending.start()
+        sending = Running(rig.path.send_many, "t", numbered(1000), keys)
         until(lambda: rig.pool.waiting_threads, "the call waits for memory")
         rig.sender.apply_topic("t", b"", [1, 1, 1])
-        while sending.is_alive():
+        while sending.running:
             rig.answer_all()
         rig.answer_all()
-        metadata = futures[0].get(0)
+        metadata = sending.outcome().get(0)
         assert metadata.count == 1000
         assert {each.partition for each in metadata.ranges} == {0, 1, 2}
         rows = metadata.rows()
@@ -506,22 +492,14 @@ def test_more_partitions_in_the_middle_of_a_call_are_used() -> None:
 
 def test_after_a_close_during_a_call_a_future_reports_the_accepted_rows() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=20_000) as rig:
-        raised: list[errors.KafkaError] = []
-
-        def send() -> None:
-            try:
-                rig.path.send_many("t", numbered(1000))
-            except errors.ProducerClosedError as error:
-                raised.append(error)
-
-        sending = threading.Thread(target=send)
-        sending.start()
+        sending = Running(rig.path.send_many, "t", numbered(1000))
         until(lambda: rig.pool.waiting_threads, "the call waits for memory")
         rig.accumulator.close()
         rig.answer_all()
-        sending.join(20)
+        with pytest.raises(errors.ProducerClosedError) as raised:
+            sending.outcome()
         rig.answer_all()
-        (error,) = raised
+        error = raised.value
         assert error.future is not None
         assert error.future.get(0).count == error.accepted == len(rig.values("t"))
         assert rig.pool.used_bytes == 0
@@ -544,12 +522,8 @@ def test_calls_and_sends_of_several_threads_share_batches() -> None:
             for i in range(2000):
                 futures["c"].append(rig.send("t", b"c %06d" % i, b"%d" % (i % 5)))
 
-        threads = [threading.Thread(target=many, args=(name,)) for name in "ab"] + [
-            threading.Thread(target=single)
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+        calls = [Running(many, "a"), Running(many, "b"), Running(single)]
+        while any(call.running for call in calls):
             rig.answer_all()
         rig.answer_all()
         values = [value or b"" for partition in range(2) for value in rig.values("t", partition)]

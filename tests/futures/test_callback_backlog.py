@@ -12,7 +12,7 @@ from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from tests.observability.measured import registry
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
 MOST = 200
 
@@ -34,18 +34,12 @@ class Backlog:
             self.rig.send("t", bytes(size), partition=number % 2).add_both(self.count)
         self.rig.answer_all()
 
-    def sending(self, results: list[Any], topic: str = "t") -> threading.Thread:
-        """Starts a thread that sends one record."""
-
-        def send() -> None:
-            try:
-                results.append(self.rig.send(topic, b"later", partition=0))
-            except BaseException as error:
-                results.append(error)
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        return thread
+    def sending(self, topic: str = "t") -> Running:
+        """Sends one record on a thread that has to wait."""
+        sending = Running(self.rig.send, topic, b"later", partition=0)
+        until_blocked(sending.thread)
+        assert sending.running
+        return sending
 
 
 @pytest.fixture
@@ -70,41 +64,32 @@ def test_the_backlog_counts_records(backlog: Backlog) -> None:
 
 def test_send_waits_until_callbacks_have_caught_up(backlog: Backlog) -> None:
     backlog.fill(MOST)
-    results: list[Any] = []
-    thread = backlog.sending(results)
-    until_blocked(thread)
-    assert results == []
+    sending = backlog.sending()
     backlog.rig.run_callbacks()
-    thread.join(PATIENCE_S)
-    assert isinstance(results[0], RecordFuture)
+    assert isinstance(sending.outcome(), RecordFuture)
     assert backlog.queue.wait_time_ns > 0
 
 
 def test_a_record_that_waited_for_callbacks_may_still_wait_for_metadata(backlog: Backlog) -> None:
     backlog.fill(MOST)
-    results: list[Any] = []
-    thread = backlog.sending(results, "unknown")
-    until_blocked(thread)
+    sending = backlog.sending("unknown")
     backlog.rig.run_callbacks()
-    thread.join(PATIENCE_S)
+    future = sending.outcome()
     # The control plane fails the records that have waited for too long.
     backlog.rig.step()
-    assert not results[0].is_done
+    assert not future.is_done
     backlog.rig.sender.apply_topic("unknown", b"", [1])
     backlog.rig.answer_all()
-    assert results[0].succeeded()
+    assert future.succeeded()
 
 
 def test_many_rows_wait_too(backlog: Backlog) -> None:
     backlog.fill(MOST)
-    sent: list[int] = []
-    thread = threading.Thread(target=lambda: sent.append(len(backlog.rig.path.send_many("t", [b"1", b"2"]))))
-    thread.start()
-    until_blocked(thread)
-    assert sent == []
+    sending = Running(backlog.rig.path.send_many, "t", [b"1", b"2"])
+    until_blocked(sending.thread)
+    assert sending.running
     backlog.rig.run_callbacks()
-    thread.join(PATIENCE_S)
-    assert sent == [2]
+    assert len(sending.outcome()) == 2
 
 
 def test_send_does_not_wait_below_the_limit(backlog: Backlog) -> None:
@@ -144,12 +129,10 @@ def test_a_callback_that_sends_does_not_wait_for_itself() -> None:
 
 def test_closing_ends_the_wait(backlog: Backlog) -> None:
     backlog.fill(MOST)
-    results: list[Any] = []
-    thread = backlog.sending(results)
-    until_blocked(thread)
+    sending = backlog.sending()
     backlog.rig.accumulator.close()
-    thread.join(PATIENCE_S)
-    assert isinstance(results[0], errors.ProducerClosedError)
+    with pytest.raises(errors.ProducerClosedError):
+        sending.outcome()
 
 
 def test_ctrl_c_ends_the_wait(backlog: Backlog) -> None:
@@ -161,11 +144,10 @@ def test_ctrl_c_ends_the_wait(backlog: Backlog) -> None:
         assert main.ident is not None
         signal.pthread_kill(main.ident, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    interrupting = Running(interrupt)
     with pytest.raises(KeyboardInterrupt):
         backlog.rig.send("t", b"never", partition=0)
-    thread.join()
+    interrupting.outcome()
     backlog.rig.run_callbacks()
     backlog.rig.send("t", b"later", partition=0)
 

@@ -1,7 +1,6 @@
 """Transactional producers for tests, and what they have asked a ``ScriptedCluster`` for."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,32 +111,3 @@ def after_a_step(producer: KafkaProducer) -> None:
     """
     with pytest.raises(errors.KafkaError):
         producer.init_transactions(WAIT_S)
-
-
-class Running:
-    """A call on a thread of its own."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-        def run() -> None:
-            try:
-                self.result = function(*args)
-            except BaseException as error:
-                self.error = error
-
-        self.thread = threading.Thread(target=run, daemon=True)
-        self.thread.start()
-
-    @property
-    def running(self) -> bool:
-        return self.thread.is_alive()
-
-    def outcome(self) -> Any:
-        """Waits for the end; returns the result or raises the error."""
-        self.thread.join(WAIT_S)
-        assert not self.thread.is_alive(), "it hangs"
-        if self.error is not None:
-            raise self.error
-        return self.result

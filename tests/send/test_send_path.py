@@ -3,13 +3,9 @@
 import array
 import ctypes
 import mmap
-import queue
 import re
-import signal
-import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,7 +24,7 @@ from cyproducer.send.send_path import SendPath
 from cyproducer.structs import ProducerRecord
 from tools.harness.reference_records import Record, batch_of, encode_batch
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import Running, interrupted, until
 
 TYPE, VALUE = TypeError, ValueError
 
@@ -353,59 +349,33 @@ def test_the_wait_for_memory_times_out_after_max_block_ms_with_its_own_error(unk
 def test_released_memory_ends_the_wait() -> None:
     with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
         before = full(rig)
-        after: queue.Queue[RecordFuture] = queue.Queue()
-        thread = threading.Thread(target=lambda: after.put(rig.send("t", bytes(901))))
-        thread.start()
+        sending = Running(rig.send, "t", bytes(901))
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
-        assert after.empty()
+        assert sending.running
         rig.answer_all()
-        future = after.get(timeout=PATIENCE_S)
-        thread.join()
+        future = sending.outcome()
         rig.answer_all()
         assert [f.get(0).offset for f in [*before, future]] == list(range(len(before) + 1))
         assert rig.pool.used_bytes == 0
 
 
-class InterruptedWaitError(Exception):
-    pass
-
-
 def test_a_signal_ends_the_wait_for_memory() -> None:
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise InterruptedWaitError
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
-            full(rig)
-            used = rig.pool.used_bytes
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            began = time.monotonic()
-            with pytest.raises(InterruptedWaitError):
-                rig.send("t", bytes(900))
-            assert time.monotonic() - began < PATIENCE_S / 2
-            assert (rig.pool.used_bytes, rig.pool.waiting_threads) == (used, 0)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
+        full(rig)
+        used = rig.pool.used_bytes
+        with interrupted():
+            rig.send("t", bytes(900))
+        assert (rig.pool.used_bytes, rig.pool.waiting_threads) == (used, 0)
 
 
 @pytest.mark.parametrize("topic", ["t", "unknown"])
 def test_closing_ends_the_wait_for_memory(topic: str) -> None:
     with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
         full(rig)
-        errors: queue.Queue[BaseException] = queue.Queue()
-
-        def send() -> None:
-            try:
-                rig.send(topic, bytes(900))
-            except ProducerClosedError as error:
-                errors.put(error)
-
-        thread = threading.Thread(target=send)
-        thread.start()
+        sending = Running(rig.send, topic, bytes(900))
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         rig.accumulator.close()
         rig.sender.abort(ProducerClosedError("closed"))
-        assert "was not accepted" in str(errors.get(timeout=PATIENCE_S))
-        thread.join()
+        with pytest.raises(ProducerClosedError, match="was not accepted"):
+            sending.outcome()
         assert rig.pool.used_bytes == 0

@@ -16,7 +16,7 @@ from cyproducer.records.codec_libraries import functions_of
 from tests.forked import in_child, needs_fork
 from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import PRODUCE, Act, ScriptedCluster
-from tools.harness.until import looks, until
+from tools.harness.until import Running, looks, until
 
 DECISIONS = (
     "tick",
@@ -209,13 +209,12 @@ def test_other_threads_can_call_the_sender_while_a_thread_runs_the_loop(
             while not over.is_set():
                 producer._runtime.sender.request_control()
 
-        caller = threading.Thread(target=call)
-        caller.start()
+        caller = Running(call)
         before = drives(producer)
         for _ in range(60):
             producer.send("orders", b"1").get(WAIT_S)
         over.set()
-        caller.join(WAIT_S)
+        caller.outcome()
         assert threads == {producer._runtime.thread.ident}
         assert drives(producer) >= before
 
@@ -270,50 +269,40 @@ def test_other_records_do_not_wait_for_the_thread_that_runs_the_loop() -> None:
         producer.send("orders", b"1", partition=1).get(WAIT_S)
         stand_by(producer, partition=0)
         cluster.act(PRODUCE, Act(hold=held))
-        waiter = threading.Thread(target=lambda: producer.send("orders", b"0", partition=0).get(WAIT_S))
         asked = len(cluster.received(PRODUCE))
-        waiter.start()
+        waiter = Running(lambda: producer.send("orders", b"0", partition=0).get(WAIT_S))
         cluster.wait_for_requests(PRODUCE, asked + 1)
         # Also a record whose thread does not call get().
         future = producer.send("orders", b"1", partition=1)
         complete(future)
         assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 2
-        assert waiter.is_alive()
+        assert waiter.running
         held.set()
-        waiter.join(WAIT_S)
-        assert not waiter.is_alive()
+        waiter.outcome()
 
 
 @pytest.mark.parametrize("closing", ["close", "flush"])
 def test_close_and_flush_do_not_wait_for_the_loop_lock(closing: str) -> None:
     held = threading.Event()
-    outcomes: list[object] = []
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
         cluster.act(PRODUCE, Act(hold=held))
-
-        def wait() -> None:
-            try:
-                outcomes.append(producer.send("orders", b"1").get(WAIT_S).offset)
-            except errors.KafkaError as error:
-                outcomes.append(type(error))
-
         asked = len(cluster.received(PRODUCE))
-        waiter = threading.Thread(target=wait)
-        waiter.start()
+        waiter = Running(lambda: producer.send("orders", b"1").get(WAIT_S))
         cluster.wait_for_requests(PRODUCE, asked + 1)
         began = time.monotonic()
         if closing == "close":
             producer.close(0.2)
-            expected: object = errors.ProducerClosedError
         else:
             with pytest.raises(errors.KafkaTimeoutError):
                 producer.flush(0.2)
-            expected = asked
         assert time.monotonic() - began < 2
         held.set()
-        waiter.join(WAIT_S)
-        assert outcomes == [expected]
+        if closing == "close":
+            with pytest.raises(errors.ProducerClosedError):
+                waiter.outcome()
+        else:
+            assert waiter.outcome().offset == asked
 
 
 def test_ctrl_c_ends_a_wait_that_runs_the_loop_and_the_record_is_still_sent() -> None:
@@ -329,8 +318,7 @@ def test_ctrl_c_ends_a_wait_that_runs_the_loop_and_the_record_is_still_sent() ->
             cluster.wait_for_requests(PRODUCE, asked + 1)
             os.kill(os.getpid(), signal.SIGINT)
 
-        thread = threading.Thread(target=interrupt)
-        thread.start()
+        interrupting = Running(interrupt)
         future = producer.send("orders", b"1")
 
         def wait() -> None:
@@ -341,7 +329,7 @@ def test_ctrl_c_ends_a_wait_that_runs_the_loop_and_the_record_is_still_sent() ->
         with pytest.raises(KeyboardInterrupt):
             wait()
         assert time.monotonic() - began < WAIT_S / 2
-        thread.join(WAIT_S)
+        interrupting.outcome()
         held.set()
         complete(future)
         assert future.succeeded()
@@ -371,11 +359,8 @@ def test_many_waiting_threads_each_get_their_own_result() -> None:
                 producer.send("orders", b"%d %d" % (number, i)).get(WAIT_S).offset for i in range(each)
             ]
 
-        workers = [threading.Thread(target=send, args=(number,)) for number in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(WAIT_S)
+        for worker in [Running(send, number) for number in range(threads)]:
+            worker.outcome()
         values = cluster.topics["orders"].values
         for number, offsets in found.items():
             assert [values[offset] for offset in offsets] == [b"%d %d" % (number, i) for i in range(each)]

@@ -1,13 +1,13 @@
 """The sender loop after requests are written: outcomes, timeouts, and sleeping."""
 
 import socket
-import threading
 
 import pytest
 
 from cyproducer import errors
 from tests.scripted.sender_steps import cause_of_the_end, narrow, one
 from tools.harness.rig import Rig
+from tools.harness.until import Running
 
 WAIT_S = 60.0
 # With batch_size 1000, a batch has room for one record of 600 bytes: the next record closes it.
@@ -130,19 +130,12 @@ def test_an_idle_sender_sleeps_until_a_send_wakes_it() -> None:
         rig.connect(1)
         rig.control.delay_ms = 1e9
         rig.step()
-        ended = threading.Event()
-
-        def sleep() -> None:
-            rig.step(1e6)
-            ended.set()
-
-        thread = threading.Thread(target=sleep)
-        thread.start()
-        assert not ended.wait(0.2)
+        sleeping = Running(rig.step, 1e6)
+        sleeping.thread.join(0.2)
+        assert sleeping.running
         woken = rig.sender.counters()["wakeups"]
         rig.send("t", b"x")
-        assert ended.wait(WAIT_S)
-        thread.join()
+        sleeping.outcome()
         assert rig.sender.counters()["wakeups"] == woken + 1
         rig.answer(one(rig))
 
@@ -152,18 +145,11 @@ def test_any_thread_can_wake_up_the_sender(call: str) -> None:
     with Rig({"t": [1]}) as rig:
         rig.control.delay_ms = 1e9
         rig.step()
-        ended = threading.Event()
-
-        def sleep() -> None:
-            rig.sender.run() if call == "stop" else rig.step(1e6)
-            ended.set()
-
-        thread = threading.Thread(target=sleep)
-        thread.start()
-        assert not ended.wait(0.2)
+        sleeping = Running(rig.sender.run) if call == "stop" else Running(rig.step, 1e6)
+        sleeping.thread.join(0.2)
+        assert sleeping.running
         getattr(rig.sender, call)()
-        assert ended.wait(WAIT_S)
-        thread.join()
+        sleeping.outcome()
 
 
 def test_a_connection_that_broke_within_a_request_without_acknowledgement_delays_no_later_record() -> None:

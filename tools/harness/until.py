@@ -1,10 +1,14 @@
-"""Waits in tests for actions of another thread or process that no event announces."""
+"""Calls on other threads, calls that a signal interrupts, and waits for what no event announces."""
 
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 PATIENCE_S = 60.0
 
@@ -27,6 +31,58 @@ def until(condition: Callable[[], object], what: str | Callable[[], str]) -> Non
         if condition():
             return
     raise AssertionError(f"never came: {what if isinstance(what, str) else what()}")
+
+
+class Running:
+    """A call on a thread of its own."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **given: Any) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._result = function(*args, **given)
+            except BaseException as error:
+                self._error = error
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self.thread.is_alive()
+
+    def outcome(self, patience_s: float = PATIENCE_S) -> Any:
+        """Waits for the end; returns the result or raises the error."""
+        self.thread.join(patience_s)
+        assert not self.thread.is_alive(), "it hangs"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class InterruptedWaitError(Exception):
+    """Raised by the signal handler of ``interrupted``."""
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """A signal interrupts the block after 50 ms. Fails if that does not end it."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise InterruptedWaitError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        began = time.monotonic()
+        with suppress(InterruptedWaitError):
+            yield
+            raise AssertionError("nothing has interrupted it")
+        assert time.monotonic() - began < PATIENCE_S / 2
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 class NewThreads:
