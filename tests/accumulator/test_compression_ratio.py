@@ -8,6 +8,7 @@ import pytest
 from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
 
 HEADER = 61
@@ -146,14 +147,9 @@ def test_a_batch_larger_than_batch_size_does_not_raise_the_limit() -> None:
     """It compressed worse than expected. Its parts are no larger than the batch limit."""
     gzip = compressor_for("gzip")
 
-    class Turning:
-        codec_id = 1
-
-        def compress(self, data: memoryview) -> bytes:
-            return gzip.compress(data) if easy else bytes(len(data))
-
     easy = True
-    with rigged(Turning(), ordered=True) as rig:
+    turning = ScriptedCompressor(lambda data: gzip.compress(data) if easy else bytes(len(data)))
+    with rigged(turning, ordered=True) as rig:
         for _ in range(170):
             fill(rig, [bytes(90)] * 5)
             rig.answer_all()

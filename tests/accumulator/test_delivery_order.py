@@ -15,6 +15,7 @@ from cyproducer.errors import (
     ProducerClosedError,
 )
 from cyproducer.records.compression import compressor_for
+from tests.scripted.compressors import ScriptedCompressor, SlowCompressor
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S
 
@@ -286,24 +287,10 @@ def test_a_batch_in_flight_fails_at_its_deadline_and_keeps_its_memory_until_the_
         assert rig.requests() == []
 
 
-class Slow:
-    """A compressor that waits until the test lets it run."""
-
-    codec_id = 1
-
-    def __init__(self) -> None:
-        self.entered, self.go = threading.Event(), threading.Event()
-
-    def compress(self, data: memoryview) -> bytes:
-        self.entered.set()
-        assert self.go.wait(PATIENCE_S)
-        return bytes(compressor_for("gzip").compress(data))
-
-
 def test_an_expiring_batch_takes_no_more_records() -> None:
     """While the sender creates the error, another thread fills the partition's batch and compresses it: that
     must not be the batch that is failed and freed now."""
-    slow = Slow()
+    slow = SlowCompressor()
     with Rig({"t": [-1]}, batch_size=1000, delivery_timeout_ms=1000, compressor=slow) as rig:
         old = rig.send("t", b"old")
         rig.advance_ms(1)
@@ -318,14 +305,14 @@ def test_an_expiring_batch_takes_no_more_records() -> None:
         def meanwhile() -> None:
             rig.fates.on_expire = None
             thread.start()
-            assert slow.entered.wait(PATIENCE_S)
+            assert slow.begun.wait(PATIENCE_S)
 
         rig.fates.on_expire = meanwhile
         rig.clock.advance_ms(1000)
         rig.step()
         assert isinstance(old.exception, DeliveryTimeoutError)
         assert (len(later), later[0].is_done) == (1, False)
-        slow.go.set()
+        slow.go_on.set()
         thread.join()
         rig.sender.apply_topic("t", b"", [1])
         rig.answer_all()
@@ -337,13 +324,10 @@ def test_an_expiring_batch_takes_no_more_records() -> None:
 def test_a_failing_compressor_loses_no_record(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
     """The batch is sent uncompressed, whether ``send()`` filled it or the sender drained it."""
 
-    class Broken:
-        codec_id = 1
+    def broken(data: memoryview) -> bytes:
+        raise RuntimeError("no codec today")
 
-        def compress(self, data: memoryview) -> bytes:
-            raise RuntimeError("no codec today")
-
-    with Rig({"t": [1]}, batch_size=batch_size, compressor=Broken()) as rig:
+    with Rig({"t": [1]}, batch_size=batch_size, compressor=ScriptedCompressor(broken)) as rig:
         with caplog.at_level(logging.ERROR, "cyproducer"):
             futures = [rig.send("t", bytes(300)) for _ in range(10)]
             rig.answer_all()
@@ -353,13 +337,10 @@ def test_a_failing_compressor_loses_no_record(batch_size: int, caplog: pytest.Lo
 
 
 def test_ctrl_c_while_compressing_loses_no_record() -> None:
-    class Interrupted:
-        codec_id = 1
+    def interrupted(data: memoryview) -> bytes:
+        raise KeyboardInterrupt
 
-        def compress(self, data: memoryview) -> bytes:
-            raise KeyboardInterrupt
-
-    with Rig({"t": [1]}, batch_size=1000, linger_ms=5, compressor=Interrupted()) as rig:
+    with Rig({"t": [1]}, batch_size=1000, linger_ms=5, compressor=ScriptedCompressor(interrupted)) as rig:
         rig.send("t", b"1" * 500)
         rig.send("t", b"2" * 300)
         with pytest.raises(KeyboardInterrupt):
@@ -395,14 +376,11 @@ def test_close_fails_unacknowledged_records_wherever_they_are() -> None:
 def test_the_buffer_that_a_compressor_returns_is_released() -> None:
     returned: list[bytearray] = []
 
-    class Returning:
-        codec_id = 1
+    def compress(data: memoryview) -> bytearray:
+        returned.append(bytearray(compressor_for("gzip").compress(data)))
+        return returned[-1]
 
-        def compress(self, data: memoryview) -> bytearray:
-            returned.append(bytearray(compressor_for("gzip").compress(data)))
-            return returned[-1]
-
-    with Rig({"t": [1]}, batch_size=500, compressor=Returning()) as rig:
+    with Rig({"t": [1]}, batch_size=500, compressor=ScriptedCompressor(compress)) as rig:
         for _ in range(20):
             rig.send("t", bytes(100))
         rig.answer_all()

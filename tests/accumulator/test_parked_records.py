@@ -15,6 +15,7 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.records.compression import compressor_for
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
@@ -77,15 +78,12 @@ def test_a_record_sent_while_parked_ones_are_moved_comes_behind_them() -> None:
     """The hundredth parked record fills a batch, whose compressor sends another record to the topic."""
     sent: list[Any] = []
 
-    class Sending:
-        codec_id = 1
+    def compress(data: memoryview) -> bytes:
+        if not sent:
+            sent.append(rig.send("t", b"100"))
+        return bytes(compressor_for("gzip").compress(data))
 
-        def compress(self, data: memoryview) -> bytes:
-            if not sent:
-                sent.append(rig.send("t", b"100"))
-            return bytes(compressor_for("gzip").compress(data))
-
-    with Rig(batch_size=200, compressor=Sending()) as rig:
+    with Rig(batch_size=200, compressor=ScriptedCompressor(compress)) as rig:
         for i in range(100):
             rig.send("t", b"%d" % i)
         rig.sender.apply_topic("t", b"", [1])

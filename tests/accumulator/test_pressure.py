@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
 import pytest
 
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import sent_size
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
 from tools.harness.until import Running, until
 
@@ -101,31 +101,22 @@ def spread(rig: Rig, count: int, partitions: int) -> None:
 def test_raw_batches_of_very_compressible_records_are_at_most_eight_times_batch_size(
     path: Callable[[Rig, int], None],
 ) -> None:
-    class Measuring:
-        codec_id = 1
+    sizes: list[int] = []
 
-        def __init__(self) -> None:
-            self.largest = 0
+    def compress(data: memoryview) -> bytes:
+        sizes.append(len(data))
+        return b"tiny"
 
-        def compress(self, data: memoryview) -> Any:
-            self.largest = max(self.largest, len(data))
-            return b"tiny"
-
-    measuring = Measuring()
+    measuring = ScriptedCompressor(compress)
     with Rig({"t": [1]}, compressor=measuring, batch_size=8 * KIB, linger_ms=1e6) as rig:
         # The estimate falls by 0.005 per batch: after two hundred batches it is at its minimum.
         path(rig, 15_000)
-        assert 0.9 * 8 * 8 * KIB < measuring.largest <= 8 * 8 * KIB
+        assert 0.9 * 8 * 8 * KIB < max(sizes) <= 8 * 8 * KIB
 
 
 def test_a_compressed_batch_holds_no_more_memory_than_it_needs() -> None:
-    class Packing:
-        codec_id = 1
-
-        def compress(self, data: memoryview) -> bytes:
-            return bytes(len(data) // 10)
-
-    with Rig({"t": [1]}, compressor=Packing(), batch_size=32 * KIB, linger_ms=1e6) as rig:
+    packing = ScriptedCompressor(lambda data: bytes(len(data) // 10))
+    with Rig({"t": [1]}, compressor=packing, batch_size=32 * KIB, linger_ms=1e6) as rig:
         # One full batch, and the first record of the next one.
         while rig.accumulator.incomplete_batches < 2:
             rig.send("t", RECORDS[0], partition=0)

@@ -11,6 +11,7 @@ from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.reference_records import Batch
 from tools.harness.rig import Rig
 
@@ -91,15 +92,12 @@ def test_parts_of_a_batch_that_could_not_be_compressed_may_be_compressed() -> No
     """Each part is compressed again: the reason why compressing the batch failed may be gone."""
     failing = [MemoryError("none left")]
 
-    class Sometimes:
-        codec_id = 4
+    def compress(data: memoryview) -> bytes:
+        if failing:
+            raise failing.pop()
+        return compressor_for("zstd").compress(data)
 
-        def compress(self, data: memoryview) -> bytes:
-            if failing:
-                raise failing.pop()
-            return compressor_for("zstd").compress(data)
-
-    with Rig({"t": [1]}, linger_ms=1, compressor=Sometimes()) as rig:
+    with Rig({"t": [1]}, linger_ms=1, compressor=ScriptedCompressor(compress, codec_id=4)) as rig:
         fill(rig, [bytes(100)] * 20)
         (whole,) = rig.requests()
         assert whole.batches["t", 0].codec == 0

@@ -8,6 +8,7 @@ import pytest
 
 from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
 
 KIB = 1024
@@ -137,21 +138,10 @@ def test_a_topic_is_compressed_although_the_producer_has_no_codec() -> None:
         assert ratio["other"] < ratio["plain"] == 1.0
 
 
-class WithGil:
-    """A codec without C functions."""
-
-    codec_id = 1
-    native = None
-
-    def __init__(self) -> None:
-        self.made = compressor_for("gzip")
-
-    def compress(self, data: Any) -> bytes:
-        return self.made.compress(data)
-
-
 def test_a_codec_that_needs_the_gil_is_its_topics_alone() -> None:
-    with rigged({"other": (0, -1, WithGil())}, compressor=compressor_for("zstd")) as rig:
+    # Without C functions.
+    with_gil = ScriptedCompressor(compressor_for("gzip").compress)
+    with rigged({"other": (0, -1, with_gil)}, compressor=compressor_for("zstd")) as rig:
         assert not rig.sender.may_stand_by()
         rig.send("plain", TEXT)
         rig.send("other", TEXT)

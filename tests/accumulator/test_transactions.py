@@ -3,7 +3,6 @@
 Stepped by hand with a ``Rig``. The decisions about the transaction are those of the test.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from cyproducer.control.transaction_calls import Event, State
 from cyproducer.errors import told
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.control.coordinator_play import PRODUCER, Play
+from tests.scripted.compressors import SlowCompressor
 from tools.harness.rig import Rig, Seen
 from tools.harness.until import PATIENCE_S, Running, until_blocked
 
@@ -837,24 +837,14 @@ def test_an_abandoned_batch_that_is_answered_lets_the_transaction_end() -> None:
 
 
 def test_purging_says_whether_a_batch_is_left_because_it_is_being_compressed() -> None:
-    class Slow:
-        codec_id = 1
-        entered, leave = threading.Event(), threading.Event()
-
-        def compress(self, data: memoryview) -> bytes:
-            self.entered.set()
-            assert self.leave.wait(PATIENCE_S)
-            return bytes(data[:10])
-
-    slow = Slow()
+    slow = SlowCompressor()
     with rigged(compressor=slow, batch_size=1, linger_ms=1000) as rig:
         failing(rig)
-        thread = threading.Thread(target=lambda: [rig.send("t", bytes(100), partition=0) for _ in range(2)])
-        thread.start()
-        assert slow.entered.wait(PATIENCE_S)
+        sending = Running(lambda: [rig.send("t", bytes(100), partition=0) for _ in range(2)])
+        assert slow.begun.wait(PATIENCE_S)
         assert rig.sender.purge(True, False, GIVEN_UP) is True
-        slow.leave.set()
-        thread.join(PATIENCE_S)
+        slow.go_on.set()
+        sending.outcome()
         assert rig.sender.purge(True, False, GIVEN_UP) is False
         assert rig.sender.is_drained()
 

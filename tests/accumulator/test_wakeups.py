@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool
+from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, interrupted, until, until_blocked
 
@@ -142,16 +143,7 @@ class Sleeper(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-class Same:
-    """A compressor that returns its input."""
-
-    codec_id = 1
-
-    def compress(self, data: memoryview) -> bytes:
-        return bytes(data)
-
-
-@pytest.mark.parametrize("compressor", [None, Same()])
+@pytest.mark.parametrize("compressor", [None, ScriptedCompressor(bytes)])
 def test_a_full_batch_wakes_a_sleeping_sender(compressor: object) -> None:
     """With a codec, once the batch is compressed. Neither this batch nor the next one has lingered."""
     selector = Sleeper()

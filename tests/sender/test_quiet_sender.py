@@ -1,12 +1,10 @@
 """An idle sender sleeps, wakes up for events that it must not miss, and keeps little memory."""
 
-import gzip
 import os
 import selectors
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,10 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import DeliveryTimeoutError
+from tests.scripted.compressors import SlowCompressor
 from tests.scripted.sender_steps import give
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S
+from tools.harness.until import PATIENCE_S, Running
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
@@ -94,40 +93,18 @@ def test_an_acknowledged_batch_does_not_wake_up_the_sender() -> None:
         assert selector.waits_ms[-1] == 60_000
 
 
-class Compressing:
-    """A compressor that does not finish before the test lets it."""
-
-    codec_id = 1
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.go_on = threading.Event()
-
-    def compress(self, data: memoryview) -> bytes:
-        self.begun.set()
-        assert self.go_on.wait(PATIENCE_S)
-        return gzip.compress(data)
-
-
-def filling(rig: Rig, futures: list[Any]) -> threading.Thread:
-    """Starts a thread that fills a batch, which it then has to compress, and begins another."""
-
-    def run() -> None:
-        futures.extend(rig.send("t", bytes(150)) for _ in range(2))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+def filling(rig: Rig) -> Running:
+    """Fills a batch on another thread, which then has to compress it, and begins another."""
+    return Running(lambda: [rig.send("t", bytes(150)) for _ in range(2)])
 
 
 def test_a_compressed_batch_wakes_up_the_sender() -> None:
-    slow = Compressing()
+    slow = SlowCompressor()
     rig, selector = sleeping_rig(compressor=slow, batch_size=250, linger_ms=60_000)
     with rig:
         rig.step()
         rig.step()
-        futures: list[Any] = []
-        thread = filling(rig, futures)
+        calls = filling(rig)
         assert slow.begun.wait(PATIENCE_S)
         # Handle the wake-ups so far: after this, only the end of compression can wake up the sender.
         rig.step()
@@ -136,12 +113,12 @@ def test_a_compressed_batch_wakes_up_the_sender() -> None:
 
         def compress() -> None:
             slow.go_on.set()
-            thread.join(PATIENCE_S)
+            calls.outcome()
 
         selector.meanwhile = compress
         rig.step(1e6)
         selector.meanwhile = lambda: None
-        assert not thread.is_alive()
+        assert not calls.running
         assert selector.waits_ms[-1] > 1000, "it did not sleep"
         assert rig.sender.counters()["wakeups"] == before + 1
         (request,) = rig.requests()
@@ -149,21 +126,20 @@ def test_a_compressed_batch_wakes_up_the_sender() -> None:
 
 
 def test_a_batch_that_is_overdue_during_compression_is_checked_again() -> None:
-    slow = Compressing()
+    slow = SlowCompressor()
     # Nothing wakes the sender for a partition without a leader.
     rig, selector = sleeping_rig(-1, compressor=slow, batch_size=250, linger_ms=60_000)
     with rig:
         rig.step()
-        futures: list[Any] = []
-        thread = filling(rig, futures)
+        calls = filling(rig)
         assert slow.begun.wait(PATIENCE_S)
         rig.advance_ms(60_001)
         rig.step(1e6)
         assert selector.waits_ms[-1] == 20
         slow.go_on.set()
-        thread.join(PATIENCE_S)
+        first, _ = calls.outcome()
         rig.advance_ms(20)
-        assert isinstance(futures[0].exception, DeliveryTimeoutError)
+        assert isinstance(first.exception, DeliveryTimeoutError)
 
 
 # The inbox
