@@ -1,7 +1,6 @@
 """Thousands of random events: in the end all memory is back in the pool and every future is done."""
 
 import random
-import threading
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from cyproducer.errors import (
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.records.compression import compressor_for
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S
+from tools.harness.until import Running
 
 # Retriable and final: leader moved, timed out, not enough replicas, not authorized, too large, corrupt.
 CODES = [6, 7, 19, 29, 10, 2]
@@ -177,25 +176,19 @@ def test_concurrent_sends_leak_no_memory_while_requests_fail() -> None:
         buffer_memory=48 * 1024,
         batch_size=2000,
         max_block_ms=20_000,
-        compressor=compressor_for("gzip"),
+        compressor="gzip",
         max_in_flight=2,
     ) as rig:
         rig.fates.retry.retries = 2
         futures: list[RecordFuture] = []
-        failures: list[BaseException] = []
 
         def work(seed: int) -> None:
             mine = random.Random(seed)
-            try:
-                for _ in range(1500):
-                    futures.append(rig.send("t", mine.randbytes(mine.randrange(1500))))
-            except BaseException as error:
-                failures.append(error)
+            for _ in range(1500):
+                futures.append(rig.send("t", mine.randbytes(mine.randrange(1500))))
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads) or rig.accumulator.incomplete_batches:
+        workers = [Running(work, seed) for seed in range(4)]
+        while any(worker.running for worker in workers) or rig.accumulator.incomplete_batches:
             rig.requests()
             for seen in list(rig.pending):
                 if seen in rig.pending:
@@ -204,9 +197,8 @@ def test_concurrent_sends_leak_no_memory_while_requests_fail() -> None:
             if rng.random() < 0.05 and rig.peers:
                 rig.cut(rng.choice(list(rig.peers)))
             rig.advance_ms(10)
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        assert failures == []
+        for worker in workers:
+            worker.outcome()
         assert len(futures) == 6000
         assert all(future.is_done for future in futures)
         succeeded = sum(future.succeeded() for future in futures)

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from cyproducer.accumulator.splitting import topic_estimates
-from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, sent_size, serve
 from tools.harness.rig import Rig
 
@@ -21,7 +20,7 @@ VALUES = [TEXT.randbytes(300).hex().encode() for _ in range(200)]
 def rigged(codec: str | None) -> Rig:
     return Rig(
         {"t": [1]},
-        compressor=compressor_for(codec) if codec else None,
+        compressor=codec,
         ordered=True,
         batch_size=BATCH_SIZE,
         linger_ms=1,

@@ -151,9 +151,7 @@ def test_a_forked_child_has_a_thread_of_its_own() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_every_codec(codec: str) -> None:
-    with Rig(
-        {"t": [1]}, compressor=compressor_for(codec), compression_thread=True, batch_size=1 << 20
-    ) as rig:
+    with Rig({"t": [1]}, compressor=codec, compression_thread=True, batch_size=1 << 20) as rig:
         values = [TEXT[i * 1000 :][:30_000] for i in range(10)]
         futures = [rig.send("t", value) for value in values]
 

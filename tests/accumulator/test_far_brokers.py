@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cyproducer.accumulator.splitting import topic_estimates
-from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import TOO_LARGE, assert_nothing_left, sent_size
 from tools.harness.rig import Rig, Seen
 
@@ -234,7 +233,7 @@ def test_the_next_batch_begins_with_a_buffer_of_the_grown_size() -> None:
 
 def test_compressed_batches_grow_to_the_same_size_before_compression() -> None:
     """So that their size on the wire needs no estimate: a broker takes them whatever the codec does."""
-    with rigged(compressor=compressor_for("lz4")) as rig:
+    with rigged(compressor="lz4") as rig:
         learn(rig, FAR_MS)
         occupy(rig)
         send_bytes(rig, 300_000)

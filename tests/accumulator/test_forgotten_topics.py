@@ -48,7 +48,7 @@ def test_a_thread_that_uses_a_forgotten_topic_looks_it_up_again() -> None:
         for lease in leases:
             assert lease is not None
             lease.release()
-        flood.join()
+        flood.outcome()
         assert rig.sender.parked_topics() == ["t"]
         rig.sender.apply_topic("t", b"", [1])
         rig.answer_all()

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError
-from cyproducer.records.compression import compressor_for
 from cyproducer.send.bulk_path import BulkPath
 from cyproducer.send.extensions import Extensions
 from cyproducer.structs import ProducerRecord
@@ -188,8 +187,7 @@ def columns(rig: Rig) -> None:
 @pytest.mark.slow
 def test_no_path_of_a_record_leaks_memory(path: Callable[[Rig], None], codec: str | None) -> None:
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "max_block_ms": 1000, "batch_size": 20_000}
-    compressor = compressor_for(codec) if codec else None
-    with Rig({"t": [1]}, compressor=compressor, **options) as rig:
+    with Rig({"t": [1]}, compressor=codec, **options) as rig:
 
         def rounds(count: int) -> None:
             for _ in range(count):

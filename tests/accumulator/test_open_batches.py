@@ -1,11 +1,10 @@
 """Threads append to a partition's open batch under its own lock, until ``stop_appends`` ends that."""
 
-import threading
-
 import pytest
 
 from cyproducer.errors import KafkaTimeoutError
 from tools.harness.rig import Rig
+from tools.harness.until import Running
 
 MOST_SPARE = 4096
 
@@ -79,10 +78,8 @@ def test_records_of_threads_that_fill_batches_while_they_are_drained_arrive_in_o
             for i in range(count):
                 rig.send("t", b"%d %d" % (number, i), partition=0)
 
-        senders = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-        for sender in senders:
-            sender.start()
-        while any(sender.is_alive() for sender in senders) or rig.accumulator.incomplete_batches:
+        senders = [Running(run, number) for number in range(threads)]
+        while any(sender.running for sender in senders) or rig.accumulator.incomplete_batches:
             for request in rig.requests():
                 rig.answer(request)
         arrived = [value.split() for value in rig.values("t") if value is not None]

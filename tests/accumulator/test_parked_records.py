@@ -17,7 +17,7 @@ from cyproducer.errors import (
 from cyproducer.records.compression import compressor_for
 from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, Running, until, until_blocked
+from tools.harness.until import Running, until, until_blocked
 
 
 def test_missing_metadata_is_requested_and_records_are_parked() -> None:
@@ -63,8 +63,7 @@ def test_parked_records_have_the_timestamp_of_their_send() -> None:
 
 @pytest.mark.parametrize("codec", [None, "gzip"])
 def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | None) -> None:
-    compressor = compressor_for(codec) if codec else None
-    with Rig(batch_size=200, compressor=compressor) as rig:
+    with Rig(batch_size=200, compressor=codec) as rig:
         for i in range(200):
             if i == 100:
                 rig.sender.apply_topic("t", b"", [1, 1, 1])
@@ -300,26 +299,17 @@ def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_ru
 KIB = 1024
 
 
-class Flood:
+class Flood(Running):
     """A thread that sends records to a topic. The constructor returns when the thread has to wait."""
 
     def __init__(self, rig: Rig, topic: str, records: int = 1000) -> None:
         self.futures: list[Any] = []
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, args=(rig, topic, records))
-        self.thread.start()
+        super().__init__(self._run, rig, topic, records)
         until_blocked(self.thread)
 
     def _run(self, rig: Rig, topic: str, records: int) -> None:
-        try:
-            for number in range(records):
-                self.futures.append(rig.send(topic, b"%04d" % number + bytes(996)))
-        except BaseException as error:
-            self.error = error
-
-    def join(self) -> None:
-        self.thread.join(PATIENCE_S)
-        assert not self.thread.is_alive()
+        for number in range(records):
+            self.futures.append(rig.send(topic, b"%04d" % number + bytes(996)))
 
 
 def test_a_flood_of_a_missing_topic_leaves_memory_for_other_topics() -> None:
@@ -331,8 +321,8 @@ def test_a_flood_of_a_missing_topic_leaves_memory_for_other_topics() -> None:
             rig.answer_all()
             assert future.succeeded()
         rig.accumulator.close()
-        flood.join()
-        assert isinstance(flood.error, ProducerClosedError)
+        with pytest.raises(ProducerClosedError):
+            flood.outcome()
 
 
 def test_floods_of_many_missing_topics_take_a_quarter_of_memory_together() -> None:
@@ -343,7 +333,8 @@ def test_floods_of_many_missing_topics_take_a_quarter_of_memory_together() -> No
         assert [len(flood.futures) > 4 for flood in floods] == [True, True, False, False, False]
         rig.accumulator.close()
         for flood in floods:
-            flood.join()
+            with pytest.raises(ProducerClosedError):
+                flood.outcome()
 
 
 def test_one_record_may_always_be_parked_however_large() -> None:
@@ -352,7 +343,7 @@ def test_one_record_may_always_be_parked_however_large() -> None:
         flood = Flood(rig, "another", 1)
         assert flood.futures == []
         rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
-        flood.join()
+        flood.outcome()
         assert len(flood.futures) == 1
 
 
@@ -368,10 +359,10 @@ def test_a_flood_continues_when_its_records_leave(way: str) -> None:
             assert failed >= waited
             until(lambda: len(flood.futures) > waited, "more records")
         rig.sender.apply_topic("t", b"", [1])
-        while flood.thread.is_alive():
+        while flood.running:
             rig.answer_all()
         rig.answer_all()
-        flood.join()
+        flood.outcome()
         values = [value[:4] for value in rig.values("t") if value]
         assert values == [b"%04d" % number for number in range(failed, 40)]
         assert rig.pool.used_bytes == 0
@@ -380,10 +371,10 @@ def test_a_flood_continues_when_its_records_leave(way: str) -> None:
 def test_the_error_names_the_topic_that_has_no_metadata() -> None:
     with Rig(buffer_memory=64 * KIB, max_block_ms=30) as rig:
         flood = Flood(rig, "missing")
-        flood.join()
-        assert isinstance(flood.error, BufferExhaustedError)
+        with pytest.raises(BufferExhaustedError) as caught:
+            flood.outcome()
         for part in ("no metadata of topic 'missing' within max_block_ms=30", "allowed: 16384"):
-            assert part in str(flood.error)
+            assert part in str(caught.value)
 
 
 def test_overdue_records_fail_in_deadline_order_with_one_error_per_topic() -> None:

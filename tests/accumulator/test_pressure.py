@@ -6,7 +6,6 @@ from statistics import fmean
 
 import pytest
 
-from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import sent_size
 from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
@@ -50,9 +49,8 @@ def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int)
 def test_batches_stay_full_under_constant_memory_pressure(
     codec: str | None, partitions: int, send: Callable[[Rig, int], None]
 ) -> None:
-    compressor = compressor_for(codec) if codec else None
     with Rig(
-        {"t": [1] * partitions}, buffer_memory=64 * BATCH_SIZE, batch_size=BATCH_SIZE, compressor=compressor
+        {"t": [1] * partitions}, buffer_memory=64 * BATCH_SIZE, batch_size=BATCH_SIZE, compressor=codec
     ) as rig:
         sizes = sizes_under_pressure(rig, send, 8000)
         assert rig.pool.exhausted_total == 0

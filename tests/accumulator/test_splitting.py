@@ -22,9 +22,8 @@ NOW = 1_700_000_000_000
 
 def rigged(codec: str | None = None, **options: Any) -> Rig:
     """A rig with a topic "t" of two partitions, which keep their order without sequences."""
-    compressor = compressor_for(codec) if codec else None
     options = {"linger_ms": 1, "ordered": True, "batch_size": 1 << 20, **options}
-    return Rig({"t": [1, 1]}, compressor=compressor, **options)
+    return Rig({"t": [1, 1]}, compressor=codec, **options)
 
 
 # Arriving records

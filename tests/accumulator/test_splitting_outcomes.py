@@ -10,7 +10,6 @@ import pytest
 
 from cyproducer.errors import DeliveryTimeoutError, ProducerClosedError
 from cyproducer.records import compression
-from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, until
@@ -205,7 +204,7 @@ def test_a_batch_that_cannot_be_decompressed_fails_with_the_reason(
     def fail(*arguments: object) -> bytes:
         raise error
 
-    with rigged(compressor=compressor_for("gzip")) as rig:
+    with rigged(compressor="gzip") as rig:
         futures = fill(rig, VALUES)
         monkeypatch.setattr(compression, "decompress", fail)
         refuse_large(rig, rig.requests()[0], 100)

@@ -24,7 +24,7 @@ SLICE_S = 0.05
 
 def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Callable[[], object]) -> float:
     """The shortest of several times from ``event()`` to the end of ``wait()`` on another thread."""
-    times = []
+    times: list[float] = []
     for _ in range(TRIES):
         waiting = Running(lambda: (wait(), time.perf_counter()))
         until(ready, "the wait")

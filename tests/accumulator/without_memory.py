@@ -8,7 +8,6 @@ import gc
 import logging
 from typing import Any
 
-from cyproducer.records.compression import compressor_for
 from tools.harness.rig import Rig
 
 RECORDS = 30
@@ -24,7 +23,7 @@ def move(allocations: int, refuse: int, codec: str | None) -> tuple[int, int]:
     Returns how many allocations and how many records failed.
     """
     called: list[tuple[int, Any]] = []
-    with Rig(batch_size=200, compressor=compressor_for(codec) if codec else None) as rig:
+    with Rig(batch_size=200, compressor=codec) as rig:
         futures = [rig.send("t", b"%d" % i) for i in range(RECORDS)]
         for i, future in enumerate(futures):
             future.add_both(lambda outcome, i=i: called.append((i, outcome)))

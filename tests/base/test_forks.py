@@ -11,6 +11,7 @@ import pytest
 
 from cyproducer.base import forks
 from tests.forked import Child, in_child, needs_fork
+from tools.harness.until import Running
 
 pytestmark = needs_fork
 
@@ -86,16 +87,15 @@ def test_other_threads_wait_until_everything_is_renewed() -> None:
         done.append("used")
 
     def look() -> list[str]:
-        threads = [threading.Thread(target=use) for _ in range(2)]
-        threads[0].start()
+        first = Running(use)
         assert begun.wait(20)
-        threads[1].start()
+        second = Running(use)
         # It would be here by now if it did not wait.
-        threads[1].join(0.05)
+        second.thread.join(0.05)
         assert not done
         go_on.set()
-        for thread in threads:
-            thread.join(20)
+        first.outcome()
+        second.outcome()
         return done
 
     assert in_grandchild([slow], look) == ["renewed", "used", "used"]

@@ -320,8 +320,7 @@ def test_rows_that_are_not_delivered_in_time_fail() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("ask_between", [False, True])
 def test_rows_follow_the_parts_of_batches_that_were_too_large(codec: str | None, ask_between: bool) -> None:
-    compressor = compressor_for(codec) if codec else None
-    with Rig({"t": [1, 1]}, batch_size=1 << 20, compressor=compressor, ordered=True) as rig:
+    with Rig({"t": [1, 1]}, batch_size=1 << 20, compressor=codec, ordered=True) as rig:
         values = numbered(50, size=400)
         places = [i % 2 for i in range(50)]
         rig.send("t", b"another's", partition=0)

@@ -20,7 +20,7 @@ from cyproducer.errors import (
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.structs import RecordMetadata, TopicPartition
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, interrupted
+from tools.harness.until import PATIENCE_S, Running, interrupted
 
 NOT_LEADER, NOT_AUTHORIZED = 6, 29
 KINDS = ["acknowledged", "failed", "refused"]
@@ -181,21 +181,16 @@ def test_many_threads_wait_for_one_batch() -> None:
     with Rig({"t": [1]}, linger_ms=5) as rig:
         futures = [rig.send("t", b"v") for _ in range(16)]
         ready = threading.Barrier(65)
-        got: list[int] = []
 
-        def wait(i: int) -> None:
+        def wait(i: int) -> int:
             ready.wait()
-            got.append(futures[i % 16].get(PATIENCE_S).offset)
+            return futures[i % 16].get(PATIENCE_S).offset
 
-        threads = [threading.Thread(target=wait, args=(i,)) for i in range(64)]
-        for thread in threads:
-            thread.start()
+        calls = [Running(wait, i) for i in range(64)]
         ready.wait()
         rig.advance_ms(5)
         rig.answer_all()
-        for thread in threads:
-            thread.join()
-        assert sorted(got) == sorted(list(range(16)) * 4)
+        assert [call.outcome() for call in calls] == list(range(16)) * 4
 
 
 def test_a_signal_ends_the_wait_for_a_future() -> None:

@@ -14,7 +14,7 @@ from cyproducer.futures.callback_thread import CallbackThread
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, Running, until
 
 NOT_AUTHORIZED = 29
 
@@ -219,21 +219,20 @@ def test_wait_idle_does_not_wait_for_later_callbacks() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v").add_callback(str)
         rig.answer_all()
-        waiting = threading.Thread(target=rig.completions.wait_idle, args=(10 * PATIENCE_S,))
-        waiting.start()
+        waiting = Running(rig.completions.wait_idle, 10 * PATIENCE_S)
 
         def run_one_of_two() -> bool:
             # The queue is never empty.
             rig.send("t", b"v").add_callback(str)
             rig.answer_all()
             assert rig.completions.run_next(0) == 1
-            return not waiting.is_alive()
+            return not waiting.running
 
         try:
             until(run_one_of_two, "the end of the wait")
         finally:
             rig.run_callbacks()
-            waiting.join(PATIENCE_S)
+            waiting.outcome()
 
 
 def test_batches_without_callbacks_do_not_enter_the_queue() -> None:
@@ -290,14 +289,12 @@ def test_threads_add_callbacks_while_the_batch_completes() -> None:
                 for i in range(first, first + per_thread):
                     future.add_callback(lambda _, i=i: calls.append(i))  # noqa: B023
 
-            threads = [threading.Thread(target=add, args=(i * per_thread,)) for i in range(4)]
-            for thread in threads:
-                thread.start()
+            adding = [Running(add, i * per_thread) for i in range(4)]
             (seen,) = rig.requests()
             barrier.wait()
             rig.answer(seen)
-            for thread in threads:
-                thread.join()
+            for call in adding:
+                call.outcome()
             rig.run_callbacks()
             assert sorted(calls) == list(range(4 * per_thread))
 
@@ -319,9 +316,7 @@ def test_a_callback_added_while_others_are_due_runs_after_them_on_their_thread(s
         for seen in rig.requests():
             rig.answer(seen)
         assert future.is_done
-        adding = threading.Thread(target=lambda: future.add_callback(noting("late")))
-        adding.start()
-        adding.join(PATIENCE_S)
+        Running(future.add_callback, noting("late")).outcome()
         assert calls == []
         assert not rig.completions.wait_idle(0)
         rig.run_callbacks()
@@ -359,16 +354,13 @@ def test_closing_waits_for_a_thread_that_is_being_started(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(threading.Thread, "start", slow)
     callbacks = CallbackThread("callbacks")
-    starter = threading.Thread(target=callbacks.queue.ensure_started)
-    starter.start()
+    starter = Running(callbacks.queue.ensure_started)
     assert starting.wait(PATIENCE_S)
     callbacks.close(0)
-    closer = threading.Thread(target=lambda: callbacks.close(PATIENCE_S))
-    closer.start()
+    closer = Running(callbacks.close, PATIENCE_S)
     go_on.set()
-    for thread in (starter, closer):
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    starter.outcome()
+    closer.outcome()
     assert callbacks._thread is not None
     assert not callbacks._thread.is_alive()
 

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.futures.waiting import begin_sending
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until_blocked
 
 LOOK_S = 0.05
 """How often a waiting thread checks for signals and for the outcome."""
@@ -90,13 +90,8 @@ def test_timeouts_while_the_outcome_arrives_leave_no_thread_asleep() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel reports no timer slack")
 def test_the_sender_threads_timed_waits_have_no_slack() -> None:
-    slacks: list[str] = []
-
-    def look() -> None:
+    def look() -> str:
         begin_sending()
-        slacks.append(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
+        return Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text()
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert slacks == ["1\n"]
+    assert Running(look).outcome() == "1\n"

@@ -78,40 +78,40 @@ def run() -> Run:
     return run
 
 
-def _lose(run: Run) -> None:
-    run.report.topics[TOPIC][0]["records"] -= 1
+Harm = Callable[[Run], object]
+
+
+def counted(what: str, more: int = 1, topic: str = TOPIC) -> Harm:
+    """The broker counts other than it should."""
+
+    def harm(run: Run) -> None:
+        run.report.topics[topic][0][what] += more
+
+    return harm
+
+
+def measured(metric: str, more: int = 1) -> Harm:
+    """The producer's metric is other than it should be."""
+
+    def harm(run: Run) -> None:
+        run.metrics[metric] += more
+
+    return harm
+
+
+def having(name: str, value: object) -> Harm:
+    return lambda run: setattr(run, name, value)
+
+
+def holding(place: int, left: Held) -> Harm:
+    def harm(run: Run) -> None:
+        run.held[place] = left
+
+    return harm
 
 
 def _double(run: Run) -> None:
     run.report.topics[TOPIC][0]["sums"][0] += 1
-
-
-def _disorder(run: Run) -> None:
-    run.report.topics[TOPIC][0]["disorder"] = 1
-
-
-def _damage(run: Run) -> None:
-    run.report.topics[TOPIC][0]["corrupt"] = 1
-
-
-def _unnumber(run: Run) -> None:
-    run.report.topics[TOPIC][0]["unnumbered"] = 1
-
-
-def _other_batches(run: Run) -> None:
-    run.report.topics[TOPIC][0]["batches"] += 1
-
-
-def _other_bytes(run: Run) -> None:
-    run.report.topics[TOPIC][0]["bytes"] += 1
-
-
-def _lose_from_short_lived(run: Run) -> None:
-    run.report.topics[CHURN_TOPIC][0]["records"] -= 1
-
-
-def _fail_a_future(run: Run) -> None:
-    run.tally.failures["error"] = 1
 
 
 def _miss_a_callback(run: Run) -> None:
@@ -122,24 +122,8 @@ def _send_less(run: Run) -> None:
     run.tally.sent[0] -= 1
 
 
-def _fail_a_record(run: Run) -> None:
-    run.metrics["record-error-total"] = 1
-
-
-def _acknowledge_less(run: Run) -> None:
-    run.metrics["record-send-total"] -= 1
-
-
 def _more_requests_than_sent(run: Run) -> None:
     run.report.requests["produce"] = int(run.metrics["produce-request-total"]) + 1
-
-
-def _stay_in_flight(run: Run) -> None:
-    run.metrics["requests-in-flight"] = 1
-
-
-def _keep_a_buffer(run: Run) -> None:
-    run.metrics["buffer-available-bytes"] -= 512
 
 
 def _grow(run: Run) -> None:
@@ -158,57 +142,37 @@ def _grow_by_gaps(run: Run) -> None:
     run.memory = (STEADY, STEADY._replace(pool=pool, resident=resident))
 
 
-def _hold_memory(run: Run) -> None:
-    run.held[1] = Held(footprint.LEFT_BYTES + 1, 0)
-
-
-def _hold_objects_of_short_lived(run: Run) -> None:
-    run.held[3] = Held(0, footprint.LEFT_BLOCKS + 1)
-
-
-def _leave_a_thread(run: Run) -> None:
-    run.left_threads = 1
-
-
-def _leave_a_descriptor(run: Run) -> None:
-    run.left_descriptors = 1
-
-
-def _log_an_error(run: Run) -> None:
-    run.log.errors.append("the sender failed")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "noticed"),
     [
-        (_lose, "the broker has as many records"),
+        (counted("records", -1), "the broker has as many records"),
         (_double, "each record once"),
-        (_disorder, "in order within each partition"),
-        (_damage, "no record is corrupt"),
-        (_unnumber, "no record is corrupt"),
-        (_other_batches, "batches: metrics and broker agree"),
-        (_other_bytes, "bytes: metrics and broker agree"),
-        (_lose_from_short_lived, "short-lived producers: each record once"),
-        (_fail_a_future, "every kept future succeeded"),
+        (counted("disorder"), "in order within each partition"),
+        (counted("corrupt"), "no record is corrupt"),
+        (counted("unnumbered"), "no record is corrupt"),
+        (counted("batches"), "batches: metrics and broker agree"),
+        (counted("bytes"), "bytes: metrics and broker agree"),
+        (counted("records", -1, CHURN_TOPIC), "short-lived producers: each record once"),
+        (lambda run: run.tally.failures.update(error=1), "every kept future succeeded"),
         (_miss_a_callback, "every callback was called"),
         (_send_less, "every record was sent"),
-        (_fail_a_record, "no record failed"),
-        (_acknowledge_less, "every record was acknowledged"),
+        (measured("record-error-total"), "no record failed"),
+        (measured("record-send-total", -1), "every record was acknowledged"),
         (_more_requests_than_sent, "requests: no more arrived than were sent"),
-        (_stay_in_flight, "nothing is in flight"),
-        (_keep_a_buffer, "the pool is complete"),
+        (measured("requests-in-flight"), "nothing is in flight"),
+        (measured("buffer-available-bytes", -512), "the pool is complete"),
         (_grow, "memory in use is flat, without the pool"),
         (_grow_the_pool_too_far, "the pool keeps its limit"),
         (_grow_by_gaps, "resident memory is flat, except for pool and gaps"),
-        (_hold_memory, "everything was freed"),
-        (_hold_objects_of_short_lived, "short-lived producers: everything was freed"),
-        (_leave_a_thread, "no thread is left"),
-        (_leave_a_descriptor, "no descriptor is left"),
-        (_log_an_error, "no error was logged"),
+        (holding(1, Held(footprint.LEFT_BYTES + 1, 0)), "everything was freed"),
+        (holding(3, Held(0, footprint.LEFT_BLOCKS + 1)), "short-lived producers: everything was freed"),
+        (having("left_threads", 1), "no thread is left"),
+        (having("left_descriptors", 1), "no descriptor is left"),
+        (lambda run: run.log.errors.append("the sender failed"), "no error was logged"),
     ],
 )
-def test_a_failed_condition_is_detected(run: Run, harm: Callable[[Run], None], noticed: str) -> None:
+def test_a_failed_condition_is_detected(run: Run, harm: Harm, noticed: str) -> None:
     log, run.log = run.log, soak.Log()
     harmed = copy.copy(run)
     harmed.report, harmed.tally = copy.deepcopy(run.report), copy.deepcopy(run.tally)

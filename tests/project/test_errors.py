@@ -23,6 +23,7 @@ from cyproducer.errors import (
 from cyproducer.errors import codes as error_codes
 from cyproducer.errors.error_code import ErrorCode
 from tests.programs import run_to_exit
+from tools.harness.until import Running
 
 # Code, name of the code, retriable: the error table of the Kafka protocol guide, 4.1. The names of
 # 0, 6, 10, 17, 39 and -1 are kafka-python's, which kept the older ones.
@@ -180,19 +181,15 @@ def test_an_unknown_code_gets_one_permanent_class() -> None:
 
 def test_threads_that_look_up_an_unknown_code_at_once_get_one_class() -> None:
     codes = range(8000, 8200)
-    seen: list[list[type[BrokerResponseError]]] = []
     barrier = threading.Barrier(4)
 
-    def look_up() -> None:
+    def look_up() -> list[type[BrokerResponseError]]:
         barrier.wait()
-        seen.append([for_code(code) for code in codes])
+        return [for_code(code) for code in codes]
 
-    threads = [threading.Thread(target=look_up) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen[0] == seen[1] == seen[2] == seen[3]
+    calls = [Running(look_up) for _ in range(4)]
+    first, *others = [call.outcome() for call in calls]
+    assert others == [first] * 3
 
 
 def test_text_of_a_client_error_is_its_class_and_arguments() -> None:

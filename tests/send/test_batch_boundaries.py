@@ -6,7 +6,6 @@ from contextlib import suppress
 import pytest
 
 from cyproducer.futures.delivery import RecordFuture
-from cyproducer.records.compression import compressor_for
 from cyproducer.send.send_path import WouldBlock
 from tools.harness.rig import Rig
 
@@ -30,7 +29,7 @@ def test_rows_that_join_an_earlier_batch_raise_its_max_timestamp() -> None:
 def test_a_batch_that_is_closed_for_lack_of_memory_is_compressed_and_sent(size: int) -> None:
     """Also where the call does not wait for the memory, as in ``send_async()``."""
     chosen = random.Random(size)
-    with Rig({"t": [1]}, buffer_memory=8192, batch_size=4096, compressor=compressor_for("gzip")) as rig:
+    with Rig({"t": [1]}, buffer_memory=8192, batch_size=4096, compressor="gzip") as rig:
         for _ in range(3):
             futures: list[RecordFuture] = []
             with suppress(WouldBlock):

@@ -4,7 +4,6 @@ import math
 import os
 import resource
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import pytest
 from cyproducer import errors
 from tools.harness.neighbour import Neighbour
 from tools.harness.rig import Rig
+from tools.harness.until import Running
 
 MANY = 10_000
 
@@ -170,9 +170,8 @@ def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
     # If the machine is too slow to answer in time, the call may take all memory.
     for _ in range(30):
         with Rig({"t": [1, 1]}, buffer_memory=total) as rig:
-            thread = threading.Thread(target=rig.path.send_arrow, args=("t", table))
-            thread.start()
-            while thread.is_alive():
+            sending = Running(rig.path.send_arrow, "t", table)
+            while sending.running:
                 rig.answer_all()
             rig.answer_all()
             assert sum(len(log) for log in rig.log.values()) == 8000

@@ -33,6 +33,7 @@ from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.net.connection import Connection
 from cyproducer.net.tls_transport import TlsSession
+from cyproducer.records.compression import compressor_for
 from cyproducer.send.bulk_path import BulkPath
 from cyproducer.send.extensions import Extensions
 from cyproducer.sender.sender import Sender
@@ -195,8 +196,9 @@ def _places(names: Mapping[str, Any]) -> Callable[[str], int]:
 class Rig:
     """See the module. Options are the producer's; ``topics`` has the leaders by partition (-1: none).
 
-    ``settings``: those of single topics, as (linger_ms, acks, compressor). ``tls``: given the broker's end of
-    a socket pair, returns the producer's session, and the broker's end of it (``TlsEnd``).
+    ``compressor``: or the name of a codec. ``settings``: those of single topics, as (linger_ms, acks,
+    compressor). ``tls``: given the broker's end of a socket pair, returns the producer's session, and the
+    broker's end of it (``TlsEnd``).
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class Rig:
             self.completions,
             ordered=ordered,
             stream_linger_ms=stream_linger_ms,
-            compressor=compressor,
+            compressor=compressor_for(compressor) if isinstance(compressor, str) else compressor,
             topics=list((settings or {}).values()),
             place_of=_places(settings) if settings else None,
             # Off by default: a test steps the sender by hand, and this thread goes on by itself.
