@@ -1,6 +1,7 @@
 """Programs that tests run in an interpreter of their own, to see how that ends."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+
+
+COMPILER = shutil.which("cc")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+
+def shared_library(source: Path, directory: Path, *options: str) -> Path:
+    """Compiles a C file. The tests that do so are marked with ``needs_compiler``."""
+    assert COMPILER is not None
+    library = directory / source.with_suffix(".so").name
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", *options, "-o", library, source, "-ldl"], check=True)
+    return library
 
 
 def program_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -10,7 +10,8 @@ from cyproducer.control.idempotence import Action, Fate, Order, Verdict
 from cyproducer.errors import KafkaTimeoutError
 from tests.accumulator.test_parked_records import KIB, Flood
 from tests.malloc import lent_bytes, needs_glibc
-from tests.sender.test_idempotent_sender import grant, on_wire
+from tests.scripted.sender_steps import grant
+from tests.sender.test_idempotent_sender import on_wire
 from tools.harness.rig import Rig
 from tools.harness.until import Running, until_blocked
 

@@ -8,7 +8,7 @@ from cyproducer.errors import BulkSendError, InvalidRecordError, InvalidTimestam
 from cyproducer.futures.completion import CompletionQueue
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.observability.measured import registry
-from tests.sender.test_idempotent_sender import grant
+from tests.scripted.sender_steps import grant
 from tools.harness.rig import Rig, Seen
 
 INVALID_TIMESTAMP, INVALID_RECORD, TIMED_OUT, OUT_OF_ORDER = 32, 87, 7, 45

@@ -1,6 +1,7 @@
 """A topic that is forgotten while some of its partitions are still of an older epoch."""
 
-from tests.sender.test_idempotent_sender import grant, on_wire
+from tests.scripted.sender_steps import grant
+from tests.sender.test_idempotent_sender import on_wire
 from tools.harness.rig import Rig
 
 

@@ -12,6 +12,7 @@ from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
 from tests.scripted.compressors import ScriptedCompressor
+from tests.scripted.sender_steps import grant
 from tools.harness.reference_records import Batch
 from tools.harness.rig import Rig
 
@@ -207,9 +208,7 @@ def half_written(rig: Rig, values: list[bytes]) -> Batch:
 
     Returns the first part as it was sent.
     """
-    rig.fates.idempotence.want()
-    rig.fates.idempotence.granted(7, 0)
-    rig.sender.set_identity(7, 0)
+    grant(rig)
     fill(rig, [b"zeroth"])
     rig.answer(rig.requests()[0])
     fill(rig, values)

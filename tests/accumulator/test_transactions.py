@@ -15,6 +15,7 @@ from cyproducer.errors import told
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.control.coordinator_play import PRODUCER, Play
 from tests.scripted.compressors import SlowCompressor
+from tests.scripted.sender_steps import grant
 from tools.harness.rig import Rig, Seen
 from tools.harness.until import PATIENCE_S, Running, until_blocked
 
@@ -43,6 +44,12 @@ class TransactionRig(Rig):
     def end(self) -> None:
         self.sender.refuse_records(ENDED)
         self.epoch += not self.first
+
+    def next(self) -> None:
+        """Ends the transaction, and opens one of the same protocol."""
+        self.end()
+        self.begin(first=self.first)
+        self.open()
 
 
 def rigged(*leaders: int, begin: bool = True, first: bool = False, **options: object) -> TransactionRig:
@@ -190,9 +197,7 @@ def test_a_partition_is_added_once_per_transaction(first: TransactionRig) -> Non
         first.send("t", b"x", partition=1)
         first.answer_all()
         assert first.sender.take_joining() == []
-        first.end()
-        first.begin(first=True)
-        first.open()
+        first.next()
     assert len(first.values("t", 1)) == 9
 
 
@@ -201,9 +206,7 @@ def test_what_was_added_to_the_last_transaction_says_nothing_about_this_one(firs
     first.sender.take_joining()
     first.sender.partitions_added([("t", 1)])
     first.answer_all()
-    first.end()
-    first.begin(first=True)
-    first.open()
+    first.next()
     first.send("t", b"w", partition=1)
     assert first.requests() == []
     first.sender.partitions_added([("t", 1)])
@@ -381,9 +384,7 @@ def test_each_epoch_starts_with_sequence_0_in_each_partition(rig: TransactionRig
             assert [(b.producer_epoch, b.base_sequence) for b in batches] == [
                 (epoch, number) for number in range(2 + partition)
             ]
-        rig.end()
-        rig.begin()
-        rig.open()
+        rig.next()
 
 
 def test_the_first_protocol_goes_on_counting_in_the_same_epoch(first: TransactionRig) -> None:
@@ -392,9 +393,7 @@ def test_the_first_protocol_goes_on_counting_in_the_same_epoch(first: Transactio
         first.sender.partitions_added([("t", 0)])
         assert sequences(first.requests()) == [(0, number)]
         first.answer_all()
-        first.end()
-        first.begin(first=True)
-        first.open()
+        first.next()
 
 
 def pipelined(rig: TransactionRig, count: int, start: int = 0) -> list[Seen]:
@@ -618,9 +617,7 @@ def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
         # The gap is not closed any more.
         play.machine.fail(GIVEN_UP)
         rig.answer(second, OUT_OF_ORDER)
-        rig.end()
-        rig.begin()
-        rig.open()
+        rig.next()
         rig.fates.transaction_machine = Play().written().machine
         rig.fates.transaction_machine.drops_refused = True
         for value in (b"a", b"b", b"c"):
@@ -635,10 +632,7 @@ def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
 
 def test_without_a_transaction_a_split_still_takes_a_new_epoch() -> None:
     with Rig({"t": [1]}, idempotent=True, batch_size=1 << 16, linger_ms=1) as rig:
-        machine = rig.fates.idempotence
-        assert machine.want()
-        machine.granted(PRODUCER, 0)
-        rig.sender.set_identity(PRODUCER, 0)
+        grant(rig)
         for number in range(2):
             rig.send("t", b"%d" % number, partition=0)
         rig.advance_ms(1)
@@ -670,9 +664,7 @@ def test_a_partition_with_a_failed_batch_sends_nothing_until_the_next_transactio
     rig.sender.purge(True, True, GIVEN_UP)
     assert sent[1].failed()
     assert rig.sender.is_drained()
-    rig.end()
-    rig.begin()
-    rig.open()
+    rig.next()
     rig.send("t", b"again", partition=0)
     assert sequences(rig.requests()) == [(1, 0)]
 

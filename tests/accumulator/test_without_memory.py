@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +9,17 @@ from pathlib import Path
 import pytest
 
 import cyproducer
+from tests.programs import needs_compiler, shared_library
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(cyproducer.__file__).parent
-SOURCE = Path(__file__).with_name("refuse_memory.c")
-COMPILER = shutil.which("cc")
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="replaces glibc's allocator")
-@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@needs_compiler
 @pytest.mark.slow
 def test_a_failing_allocation_loses_no_parked_record_and_no_callback(tmp_path: Path) -> None:
-    assert COMPILER is not None
-    library = tmp_path / "refuse_memory.so"
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-O1", f'-DPACKAGE="{PACKAGE}/"', "-o", library, SOURCE, "-ldl"],
-        check=True,
-    )
+    source = Path(__file__).with_name("refuse_memory.c")
+    library = shared_library(source, tmp_path, f'-DPACKAGE="{Path(cyproducer.__file__).parent}/"')
     # Appended to the path: an installed package takes precedence over the sources next to these tests.
     program = (
         f"import sys; sys.path.append({str(ROOT)!r}); "

@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import ctypes
 import gc
 import threading
 import time
@@ -19,6 +18,7 @@ from cyproducer.errors import (
 )
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.structs import RecordMetadata, TopicPartition
+from tests.malloc import lent_bytes, needs_glibc
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, interrupted
 
@@ -323,17 +323,7 @@ def test_errors_and_callbacks_are_freed_with_the_last_future(kind: str) -> None:
     assert noted() is None
 
 
-def allocated_bytes() -> int:
-    """The bytes that malloc has allocated in this process, as glibc reports them."""
-    info = ctypes.CDLL(None).mallinfo2
-    info.restype = type(
-        "Info", (ctypes.Structure,), {"_fields_": [(f"f{i}", ctypes.c_size_t) for i in range(10)]}
-    )
-    found = info()
-    return int(found.f7) + int(found.f4)
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks glibc what is allocated")
+@needs_glibc
 @pytest.mark.parametrize("path", ["acknowledged", "failed", "parked", "called back", "unplaced"])
 @pytest.mark.slow
 def test_thousands_of_batches_leave_no_memory_behind(path: str) -> None:
@@ -357,12 +347,10 @@ def test_thousands_of_batches_leave_no_memory_behind(path: str) -> None:
         for i in range(300):
             one(i)
         rig.fates.failures.clear()
-        gc.collect()
-        before = allocated_bytes()
+        before = lent_bytes()
         for i in range(2000):
             one(i)
         rig.fates.failures.clear()
-        gc.collect()
         # A delivery has about 100 bytes, a batch 200, a request 300.
-        assert allocated_bytes() - before < 2000 * 20
+        assert lent_bytes() - before < 2000 * 20
         assert rig.pool.used_bytes == 0

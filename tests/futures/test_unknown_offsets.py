@@ -1,5 +1,6 @@
 """Ranges of rows of which the broker did not say the offset: it had them already, and says only that."""
 
+from tests.scripted.sender_steps import grant
 from tools.harness.rig import Rig
 
 DUPLICATE = 46
@@ -8,9 +9,7 @@ DUPLICATE = 46
 def test_rows_without_an_offset_are_no_neighbours_of_those_that_begin_the_log() -> None:
     """An unknown offset is -1, one below the first of a partition."""
     with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
-        assert rig.fates.idempotence.want()
-        rig.fates.idempotence.granted(4711, 0)
-        rig.sender.set_identity(4711, 0)
+        grant(rig)
         rig.send("t", b"hello")
         rig.step()
         rig.clock.advance_ms(1)

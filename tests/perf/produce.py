@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tools.harness.reference_records import Record, batch_of, encode_batch
@@ -83,10 +82,5 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._socket.close()

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.records.capsules import pointer_in
+
 if TYPE_CHECKING:
     # Fuzzing runs without pyarrow.
     import pyarrow as pa
@@ -29,9 +31,6 @@ ArrowArray._fields_ = [
 ]
 
 RELEASE = ctypes.CFUNCTYPE(None, ctypes.POINTER(ArrowArray))
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Counted:
@@ -45,7 +44,7 @@ class Counted:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         schema, array = self.batch.__arrow_c_array__()
-        at = ctypes.cast(_pointer(array, b"arrow_array"), ctypes.POINTER(ArrowArray)).contents
+        at = ctypes.cast(pointer_in(array), ctypes.POINTER(ArrowArray)).contents
         true = ctypes.string_at(ctypes.addressof(at), ctypes.sizeof(at))
         children = [
             ctypes.string_at(ctypes.addressof(at.children[i].contents), ctypes.sizeof(at))

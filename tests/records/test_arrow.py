@@ -1,9 +1,7 @@
 """Imported Arrow data is released exactly once, and malformed arrays are refused."""
 
 import ctypes
-import shutil
 import struct
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,11 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.records import arrow
+from tests.programs import needs_compiler, shared_library
 from tests.records.arrow_abi import Counted, Made, MadeStream, int32s, made_array, made_schema
+from tests.records.capsules import pointer_in
 from tools.harness.rig import Rig
 
-COMPILER = shutil.which("cc")
 VIEW = (ctypes.c_int32 * 4)(13, 0, 7, 0)
 OFFSETS = int32s(0, 5, 3, 6)
 NEGATIVE = int32s(-4, 0, 1, 2)
@@ -385,14 +384,11 @@ def test_the_error_of_a_failed_stream_has_the_reason_if_any() -> None:
                 rig.path.send_arrow("t", MadeStream(None, missing=missing, error="the disk"))
 
 
-@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@needs_compiler
 @pytest.mark.parametrize("fails", [0, 1])
 def test_ctrl_c_stops_reading_a_stream_after_the_current_batch(fails: int, tmp_path: Path) -> None:
-    assert COMPILER is not None
-    library = tmp_path / "interrupted_stream.so"
     source = Path(__file__).with_name("interrupted_stream.c")
-    headers = Path(arrow.__file__).parent
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", f"-I{headers}", "-o", library, source], check=True)
+    library = shared_library(source, tmp_path, f"-I{Path(arrow.__file__).parent}")
     loaded = ctypes.CDLL(str(library))
     ctypes.c_int.in_dll(loaded, "fails").value = fails
     stream = MadeStream(of_columns(made_schema("z", "value")))
@@ -471,7 +467,7 @@ class Stream:
 
         reader = pa.RecordBatchReader.from_batches(self.batches[0].schema, given())
         capsule = reader.__arrow_c_stream__()
-        at = ctypes.cast(stream_pointer(capsule), ctypes.POINTER(ctypes.c_void_p))
+        at = ctypes.cast(pointer_in(capsule), ctypes.POINTER(ctypes.c_void_p))
         # get_schema, get_next, get_last_error, release, private_data
         original = STREAM_RELEASE(at[3])
 
@@ -486,13 +482,6 @@ class Stream:
 
 
 STREAM_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def stream_pointer(capsule: object) -> int:
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype = ctypes.c_void_p
-    get.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    return int(get(capsule, b"arrow_array_stream"))
 
 
 def test_a_stream_is_released_once_whether_it_ends_or_fails() -> None:

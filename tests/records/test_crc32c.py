@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import crc32c as oracle
 import pytest
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from cyproducer.records import crc32c as module
 from cyproducer.records.crc32c import IMPLEMENTATION, _crc32c_table, crc32c
 from tests.records import hash_reference as reference
+from tests.records.capsules import c_function
 
 Checksum = Callable[..., int]
 
@@ -159,19 +159,10 @@ def test_the_gil_is_released_during_a_large_buffer(no_forced_switches: None) -> 
     assert gave_away
 
 
-def c_function() -> Any:
-    """The function of the .pxd, called as from Cython."""
-    capsule = module.__pyx_capi__["crc32c"]  # type: ignore[attr-defined]
-    name_of = ctypes.pythonapi.PyCapsule_GetName
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    prototype = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_ssize_t)
-    return prototype(pointer_of(capsule, name_of(capsule)))
-
-
 def test_the_c_function_continues_a_checksum_and_accepts_null_with_no_bytes() -> None:
-    function = c_function()
+    function = c_function(
+        module, "crc32c", ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_ssize_t
+    )
     assert function(0, b"123456789", 9) == 0xE3069283
     assert function(function(0, b"1234", 4), b"56789", 5) == 0xE3069283
     assert function(77, None, 0) == 77

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cyproducer.records import hashing
 from cyproducer.records.hashing import RULES, crc32, fnv1a, murmur2, murmur3, partition_for_key
 from tests.records import hash_reference as reference
+from tests.records.capsules import c_function
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = list(RULES)
@@ -200,19 +201,11 @@ def test_a_key_that_is_not_a_buffer_is_refused() -> None:
         partition_for_key("java", "key", 3)  # type: ignore[arg-type]
 
 
-def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the .pxd, called as from Cython."""
-    capsule = hashing.__pyx_capi__[name]  # type: ignore[attr-defined]
-    name_of = ctypes.pythonapi.PyCapsule_GetName
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return ctypes.CFUNCTYPE(result, *arguments)(pointer_of(capsule, name_of(capsule)))
-
-
 def test_the_c_function_accepts_null_with_no_bytes_and_a_topic_without_partitions() -> None:
     bytes_and_size = (ctypes.c_char_p, ctypes.c_ssize_t)
-    place = c_function("partition_of", ctypes.c_int32, ctypes.c_int32, *bytes_and_size, ctypes.c_int32)
+    place = c_function(
+        hashing, "partition_of", ctypes.c_int32, ctypes.c_int32, *bytes_and_size, ctypes.c_int32
+    )
     assert place(RULES.index("java"), b"kafka", 5, 7) == partition_for_key("java", b"kafka", 7)
     assert place(RULES.index("murmur2"), None, -1, 7) == 0x106E08D9 % 7
     assert place(RULES.index("java"), None, 0, 7) == partition_for_key("java", b"", 7)

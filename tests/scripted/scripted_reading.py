@@ -60,17 +60,6 @@ class DescribeConfigs(NamedTuple):
 Request = Fetch | ListOffsets | CreateTopic | DescribeConfigs
 
 
-def _text(header: Header) -> str:
-    text = header.body.string(header.flexible)
-    if text is None:
-        raise MalformedError("a name is null")
-    return text
-
-
-def _int64(reader: Reader) -> int:
-    return reader.unpack(struct.Struct(">q"))[0]
-
-
 def _expect(reader: Reader, form: str, *values: int) -> None:
     found = reader.unpack(struct.Struct(form))
     if found != values:
@@ -94,12 +83,12 @@ def _fetch(header: Header) -> Fetch:
     if version >= 7:
         _expect(reader, ">ii", 0, -1)
     _one(header)
-    topic = _text(header)
+    topic = header.text()
     _one(header)
     partition = reader.int32()
     if version >= 9:
         _expect(reader, ">i", -1)
-    offset = _int64(reader)
+    offset = header.int64()
     if version >= 12:
         _expect(reader, ">i", -1)
     if version >= 5:
@@ -109,7 +98,7 @@ def _fetch(header: Header) -> Fetch:
     reader.no_tags(header.flexible)
     if version >= 7 and reader.array(header.flexible, reader.int8):
         raise MalformedError("a session without topics forgets some")
-    if version >= 11 and _text(header):
+    if version >= 11 and header.text():
         raise MalformedError("a rack")
     return Fetch(topic, partition, offset, max_bytes, max_wait_ms)
 
@@ -120,12 +109,12 @@ def _list_offsets(header: Header) -> ListOffsets:
     if version >= 2:
         _expect(reader, ">b", 0)
     _one(header)
-    topic = _text(header)
+    topic = header.text()
     _one(header)
     partition = reader.int32()
     if version >= 4:
         _expect(reader, ">i", -1)
-    timestamp = _int64(reader)
+    timestamp = header.int64()
     reader.no_tags(header.flexible)
     reader.no_tags(header.flexible)
     return ListOffsets(topic, partition, timestamp)
@@ -134,12 +123,12 @@ def _list_offsets(header: Header) -> ListOffsets:
 def _create_topics(header: Header) -> CreateTopic:
     reader = header.body
     _one(header)
-    name, partitions, replicas = _text(header), reader.int32(), reader.int16()
+    name, partitions, replicas = header.text(), reader.int32(), reader.int16()
     if reader.array(header.flexible, reader.int8):
         raise MalformedError("replicas are assigned")
 
     def config() -> tuple[str, str]:
-        pair = _text(header), _text(header)
+        pair = header.text(), header.text()
         reader.no_tags(header.flexible)
         return pair
 
@@ -155,7 +144,7 @@ def _describe_configs(header: Header) -> DescribeConfigs:
 
     def topic() -> str:
         _expect(reader, ">b", TOPIC)
-        name = _text(header)
+        name = header.text()
         if header.flexible:
             _expect(reader, ">b", 0)
         else:
@@ -182,8 +171,7 @@ API_KEYS = tuple(_READERS)
 def read_request(header: Header) -> Request:
     """Returns what a request asks for; its API key is one of ``API_KEYS``."""
     request = _READERS[header.api_key](header)
-    header.body.no_tags(header.flexible)
-    header.body.expect_end(f"{type(request).__name__} request")
+    header.end(f"{type(request).__name__} request")
     return request
 
 

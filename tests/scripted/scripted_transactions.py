@@ -102,30 +102,18 @@ Request = (
 )
 
 
-def _text(header: Header) -> str:
-    text = header.body.string(header.flexible)
-    if text is None:
-        raise MalformedError("a text is null")
-    return text
-
-
-def _int64(header: Header) -> int:
-    (value,) = header.body.unpack(_INT64)
-    return value
-
-
 def _identity(header: Header) -> tuple[str, int, int]:
-    transactional_id = _text(header)
+    transactional_id = header.text()
     producer_id, epoch = header.body.unpack(_IDENTITY)
     return transactional_id, producer_id, epoch
 
 
 def _find_coordinator(header: Header) -> FindCoordinator:
     reader, version = header.body, header.version
-    key = _text(header) if version < 4 else ""
+    key = header.text() if version < 4 else ""
     key_type = reader.int8() if version >= 1 else GROUP
     if version >= 4:
-        keys = reader.array(True, lambda: _text(header))
+        keys = reader.array(True, header.text)
         if len(keys) != 1:
             raise MalformedError(f"a producer asks for one coordinator, not {len(keys)}")
         key = keys[0]
@@ -139,7 +127,7 @@ def _add_partitions(header: Header) -> AddPartitions:
     partitions: list[Place] = []
 
     def topic() -> None:
-        name = _text(header)
+        name = header.text()
         partitions.extend((name, index) for index in reader.array(header.flexible, reader.int32))
         reader.no_tags(header.flexible)
 
@@ -155,7 +143,7 @@ def _distinct(places: list[Place]) -> list[Place]:
 
 
 def _add_offsets(header: Header) -> AddOffsets:
-    return AddOffsets(*_identity(header), _text(header))
+    return AddOffsets(*_identity(header), header.text())
 
 
 def _commit_offsets(header: Header) -> CommitOffsets:
@@ -163,22 +151,22 @@ def _commit_offsets(header: Header) -> CommitOffsets:
     offsets: list[tuple[Place, OffsetAndMetadata]] = []
 
     def partition(topic: str) -> None:
-        index, offset = reader.int32(), _int64(header)
+        index, offset = reader.int32(), header.int64()
         leader_epoch = reader.int32() if version >= 2 else -1
         metadata = reader.string(header.flexible)
         reader.no_tags(header.flexible)
         offsets.append(((topic, index), OffsetAndMetadata(offset, metadata, leader_epoch)))
 
     def topic() -> None:
-        name = _text(header)
+        name = header.text()
         reader.array(header.flexible, lambda: partition(name))
         reader.no_tags(header.flexible)
 
-    transactional_id, group = _text(header), ConsumerGroupMetadata(_text(header))
+    transactional_id, group = header.text(), ConsumerGroupMetadata(header.text())
     producer_id, epoch = reader.unpack(_IDENTITY)
     if version >= 3:
         group = ConsumerGroupMetadata(
-            group.group_id, reader.int32(), _text(header), reader.string(header.flexible)
+            group.group_id, reader.int32(), header.text(), reader.string(header.flexible)
         )
     reader.array(header.flexible, topic)
     _distinct([place for place, _ in offsets])
@@ -193,15 +181,15 @@ def _end_txn(header: Header) -> EndTxn:
 
 
 def _describe_transactions(header: Header) -> DescribeTransactions:
-    return DescribeTransactions(header.body.array(header.flexible, lambda: _text(header)))
+    return DescribeTransactions(header.body.array(header.flexible, header.text))
 
 
 def _list_transactions(header: Header) -> ListTransactions:
     reader, version = header.body, header.version
     return ListTransactions(
-        reader.array(header.flexible, lambda: _text(header)),
-        reader.array(header.flexible, lambda: _int64(header)),
-        _int64(header) if version >= 1 else -1,
+        reader.array(header.flexible, header.text),
+        reader.array(header.flexible, header.int64),
+        header.int64() if version >= 1 else -1,
         reader.string(header.flexible) if version >= 2 else None,
     )
 
@@ -223,8 +211,7 @@ def read_request(header: Header) -> Request:
     if header.api_key == INIT_PRODUCER_ID:
         return InitProducerId(*read_init_producer_id(header))
     request = _READERS[header.api_key](header)
-    header.body.no_tags(header.flexible)
-    header.body.expect_end(f"{type(request).__name__} request")
+    header.end(f"{type(request).__name__} request")
     return request
 
 

@@ -60,6 +60,21 @@ class Header:
     def flexible(self) -> bool:
         return self.version >= FIRST_FLEXIBLE[self.api_key]
 
+    def text(self) -> str:
+        """Reads a text that may not be null."""
+        text = self.body.string(self.flexible)
+        if text is None:
+            raise MalformedError("a text is null")
+        return text
+
+    def int64(self) -> int:
+        return int.from_bytes(self.body.take(8), signed=True)
+
+    def end(self, what: str) -> None:
+        """Reads the end of a request: tags, none of which is known."""
+        self.body.no_tags(self.flexible)
+        self.body.expect_end(what)
+
 
 def read_header(payload: bytes) -> Header:
     """Reads the header of a request; ``payload`` is the request without its size prefix of four bytes."""
@@ -94,10 +109,8 @@ def read_metadata(header: Header) -> tuple[list[str] | None, bool, bool]:
     def topic() -> str:
         if version >= 10 and reader.uuid() != NO_ID:
             raise MalformedError("a topic is requested by id")
-        name = reader.string(flexible)
+        name = header.text()
         reader.no_tags(flexible)
-        if name is None:
-            raise MalformedError("a topic's name is null")
         return name
 
     count = reader.uvarint() - 1 if flexible else reader.int32()
@@ -106,8 +119,7 @@ def read_metadata(header: Header) -> tuple[list[str] | None, bool, bool]:
     if 8 <= version <= 10:
         reader.int8()
     operations = version >= 8 and bool(reader.int8())
-    reader.no_tags(flexible)
-    reader.expect_end("Metadata request")
+    header.end("Metadata request")
     return topics, create, operations
 
 
@@ -118,24 +130,21 @@ def read_init_producer_id(header: Header) -> tuple[str | None, int, int, int]:
     producer_id, epoch = -1, -1
     if header.version >= 3:
         producer_id, epoch = reader.unpack(struct.Struct(">qh"))
-    reader.no_tags(header.flexible)
-    reader.expect_end("InitProducerId request")
+    header.end("InitProducerId request")
     return transactional_id, timeout_ms, producer_id, epoch
 
 
 def read_sasl_handshake(header: Header) -> str:
     """Returns the mechanism."""
-    mechanism = header.body.string(False)
-    header.body.expect_end("SaslHandshake request")
-    assert mechanism is not None
+    mechanism = header.text()
+    header.end("SaslHandshake request")
     return mechanism
 
 
 def read_sasl_authenticate(header: Header) -> bytes:
     """Returns the mechanism's message."""
     message = header.body.bytes_(header.flexible)
-    header.body.no_tags(header.flexible)
-    header.body.expect_end("SaslAuthenticate request")
+    header.end("SaslAuthenticate request")
     assert message is not None
     return message
 

@@ -15,6 +15,17 @@ def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) 
     return encode_produce_response(seen.request.api_version, number, list(topics.items()))
 
 
+PRODUCER = 4711
+
+
+def grant(rig: Rig, producer_id: int = PRODUCER, epoch: int = 0) -> None:
+    """Gives an idempotent producer its id."""
+    machine = rig.fates.idempotence
+    assert machine.want()
+    machine.granted(producer_id, epoch)
+    rig.sender.set_identity(producer_id, epoch)
+
+
 def give(rig: Rig, data: bytes, node: int = 1) -> None:
     rig.peers[node].sock.sendall(data)
     rig.step()

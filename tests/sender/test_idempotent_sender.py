@@ -9,7 +9,7 @@ import pytest
 
 from cyproducer.control.idempotence import State
 from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberError
-from tests.scripted.sender_steps import narrow
+from tests.scripted.sender_steps import PRODUCER, grant, narrow
 from tools.harness.rig import Rig, Seen
 
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
@@ -22,7 +22,6 @@ NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLIC
     46,
     47,
 )
-PRODUCER = 4711
 
 
 def identities(seen: Seen, partition: int = 0) -> tuple[int, int, int]:
@@ -45,13 +44,6 @@ def send(rig: Rig, count: int, partition: int = 0, start: int = 0) -> list[objec
 
 def state(rig: Rig) -> State:
     return rig.fates.idempotence.partition_state(("t", 0))  # type: ignore[arg-type]
-
-
-def grant(rig: Rig, producer_id: int = PRODUCER, epoch: int = 0) -> None:
-    machine = rig.fates.idempotence
-    assert machine.want()
-    machine.granted(producer_id, epoch)
-    rig.sender.set_identity(producer_id, epoch)
 
 
 def introduce(rig: Rig, partitions: int = 1) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cyproducer.errors import ProducerClosedError
 from cyproducer.futures.delivery import RecordFuture
-from tests.scripted.sender_steps import one
+from tests.scripted.sender_steps import grant, one
 from tools.harness.rig import Rig
 
 ENDED = ProducerClosedError("the end")
@@ -24,9 +24,7 @@ def may_be_written(future: RecordFuture) -> object:
 def test_a_batch_that_waits_for_a_retry_after_a_lost_connection_may_be_written(idempotent: bool) -> None:
     with Rig({"t": [1], "u": [-1]}, idempotent=idempotent) as rig:
         if idempotent:
-            rig.fates.idempotence.want()
-            rig.fates.idempotence.granted(7, 0)
-            rig.sender.set_identity(7, 0)
+            grant(rig)
         sent = rig.send("t", b"1")
         one(rig)
         rig.cut(1)

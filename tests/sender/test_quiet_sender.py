@@ -2,7 +2,6 @@
 
 import os
 import selectors
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import DeliveryTimeoutError
+from tests.programs import needs_compiler, shared_library
 from tests.scripted.compressors import SlowCompressor
 from tests.scripted.sender_steps import give
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running
 
 ROOT = Path(__file__).parents[2]
-COMPILER = shutil.which("cc")
 
 
 class Noting(selectors.SelectSelector):
@@ -216,13 +215,10 @@ with Rig({"t": [1]}) as rig:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="replaces write() by preloading")
-@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@needs_compiler
 def test_no_thread_writes_to_the_wake_up_descriptor_after_it_is_closed(tmp_path: Path) -> None:
     """The number may belong to another file of the application by then."""
-    assert COMPILER is not None
-    library = tmp_path / "pause_write.so"
-    source = Path(__file__).with_name("pause_write.c")
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    library = shared_library(Path(__file__).with_name("pause_write.c"), tmp_path)
     done = subprocess.run(
         [sys.executable, "-P", "-c", RETIRING, str(ROOT), str(library)],
         capture_output=True,

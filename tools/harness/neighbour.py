@@ -31,6 +31,6 @@ class Neighbour:
         self.begun.wait()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.ended = True
         self.thread.join()
