@@ -1,10 +1,10 @@
 """With linger_ms=0, a batch lingers for a while if records stream in, and not otherwise."""
 
-import selectors
 from collections.abc import Iterator
 
 import pytest
 
+from tests.scripted.sender_steps import NotingSelector
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
@@ -155,17 +155,11 @@ def test_a_flush_and_a_full_batch_do_not_linger(rig: Rig) -> None:
 
 
 def test_the_sender_sleeps_no_longer_than_the_linger_of_a_stream() -> None:
-    asked: list[float | None] = []
-
-    class Telling(selectors.DefaultSelector):
-        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            asked.append(timeout)
-            return super().select(0)
-
-    with Rig({"t": [1, 1]}, stream_linger_ms=LINGER_MS, selector=Telling()) as rig:
+    selector = NotingSelector()
+    with Rig({"t": [1, 1]}, stream_linger_ms=LINGER_MS, selector=selector) as rig:
         rig.control.delay_ms = 1e6
         stream(rig)
         rig.send("t", b"v", partition=0)
-        asked.clear()
+        selector.waits_ms.clear()
         rig.step(1e6)
-        assert asked == [pytest.approx(LINGER_MS / 1000)]
+        assert selector.waits_ms == [pytest.approx(LINGER_MS)]

@@ -1,6 +1,5 @@
 """Topics whose linger, acks or codec differ from the producer's: ``topic_options``."""
 
-import selectors
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
 from tests.scripted.compressors import ScriptedCompressor
+from tests.scripted.sender_steps import NotingSelector
 from tools.harness.rig import Rig
 
 KIB = 1024
@@ -83,20 +83,14 @@ def test_the_last_quarter_of_a_linger_is_of_the_topics_own() -> None:
 
 
 def test_the_sender_sleeps_until_the_first_linger_ends() -> None:
-    waits: list[float | None] = []
-
-    class Telling(selectors.DefaultSelector):
-        def select(self, timeout: float | None = None) -> Any:
-            waits.append(timeout)
-            return super().select(0)
-
-    with rigged({"other": (20, -1, None)}, linger_ms=50, selector=Telling()) as rig:
+    selector = NotingSelector()
+    with rigged({"other": (20, -1, None)}, linger_ms=50, selector=selector) as rig:
         rig.control.delay_ms = 1e6
         rig.send("plain", b"plain")
         rig.step(max_wait_ms=1000)
         rig.send("other", b"other")
         rig.step(max_wait_ms=1000)
-        assert waits[-1] == pytest.approx(0.02)
+        assert selector.waits_ms[-1] == pytest.approx(20)
 
 
 def test_flush_ends_the_linger_of_all_topics() -> None:

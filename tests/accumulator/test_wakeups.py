@@ -15,6 +15,7 @@ import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool
 from tests.scripted.compressors import ScriptedCompressor
+from tests.scripted.sender_steps import NotingSelector
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, interrupted, until, until_blocked
 
@@ -218,14 +219,8 @@ def test_futures_have_failed_when_no_batch_is_incomplete() -> None:
 
 def test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers() -> None:
     """It would wake up each 20 ms anyway, to look for batches that have timed out."""
-
-    class Noting(selectors.DefaultSelector):
-        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            timeouts.append(timeout)
-            return super().select(0)
-
-    timeouts: list[float | None] = []
-    with Rig({"t": [1, 1]}, linger_ms=8, selector=Noting()) as rig:
+    selector = NotingSelector()
+    with Rig({"t": [1, 1]}, linger_ms=8, selector=selector) as rig:
         rig.control.delay_ms = 1e6
         rig.connect(1)
         rig.send("t", b"v", partition=0)
@@ -234,7 +229,7 @@ def test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers() -> None:
         for _ in range(3):
             rig.step()
         rig.step(10_000)
-        assert timeouts[-1] == pytest.approx(0.005)
+        assert selector.waits_ms[-1] == pytest.approx(5)
 
 
 def test_the_first_record_after_a_broker_had_no_work_has_it_connected() -> None:

@@ -18,8 +18,6 @@ from tools.harness.rig import Rig
 VALUES = [b"%04d" % i + bytes(96) for i in range(64)]
 DENIED = 29
 
-Test = Callable[["Following"], Coroutine[Any, Any, None]]
-
 
 class Following:
     """A loop's outcomes, and how often the loop was woken up."""
@@ -43,11 +41,16 @@ class Following:
             await asyncio.sleep(0)
 
 
-def run(test: Test) -> None:
-    async def main() -> None:
-        await test(Following(asyncio.get_running_loop()))
+def on_a_loop(test: Callable[[Rig, Following], Coroutine[Any, Any, None]]) -> Callable[[Rig], None]:
+    """A test of a rig that runs on a loop."""
 
-    asyncio.run(main())
+    def run(rig: Rig) -> None:
+        async def main() -> None:
+            await test(rig, Following(asyncio.get_running_loop()))
+
+        asyncio.run(main())
+
+    return run
 
 
 @pytest.fixture
@@ -61,88 +64,80 @@ def offsets(futures: list[asyncio.Future[Any]]) -> list[int]:
     return [future.result().offset for future in futures]
 
 
-def test_many_batches_share_one_wake_up_and_need_no_other_thread(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        futures = [following.outcomes.follow(each) for each in fill(rig, VALUES)]
-        others = [following.outcomes.follow(rig.send("t", value, partition=1)) for value in VALUES]
-        rig.advance_ms(1)
-        rig.requests()
-        rig.answer_all()
-        assert rig.accumulator.completions.backlog == 0
-        assert not any(future.done() for future in futures)
-        await following.woken()
-        assert following.wakes == 1
-        assert offsets(futures) == offsets(others) == list(range(64))
-        assert isinstance(futures[0].result(), RecordMetadata)
-        # The next batch wakes it up again.
-        (later,) = fill(rig, VALUES[:1])
-        future = following.outcomes.follow(later)
-        rig.answer(rig.requests()[0])
-        assert (await future).offset == 64
-        assert following.wakes == 2
-
-    run(test)
-
-
-def test_a_record_with_an_outcome_needs_no_wake_up(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        good, bad = fill(rig, VALUES[:1]), []
-        rig.answer(rig.requests()[0])
-        bad = fill(rig, VALUES[:2])
-        rig.answer(rig.requests()[0], error=DENIED)
-        assert following.outcomes.follow(good[0]).result().offset == 0
-        raised = [following.outcomes.follow(each).exception() for each in bad]
-        assert [type(error) for error in raised] == [TopicAuthorizationFailedError] * 2
-        # Each gets its own: raising it sets its traceback.
-        assert raised[0] is not raised[1]
-        assert following.wakes == 0
-
-    run(test)
+@on_a_loop
+async def test_many_batches_share_one_wake_up_and_need_no_other_thread(
+    rig: Rig, following: Following
+) -> None:
+    futures = [following.outcomes.follow(each) for each in fill(rig, VALUES)]
+    others = [following.outcomes.follow(rig.send("t", value, partition=1)) for value in VALUES]
+    rig.advance_ms(1)
+    rig.requests()
+    rig.answer_all()
+    assert rig.accumulator.completions.backlog == 0
+    assert not any(future.done() for future in futures)
+    await following.woken()
+    assert following.wakes == 1
+    assert offsets(futures) == offsets(others) == list(range(64))
+    assert isinstance(futures[0].result(), RecordMetadata)
+    # The next batch wakes it up again.
+    (later,) = fill(rig, VALUES[:1])
+    future = following.outcomes.follow(later)
+    rig.answer(rig.requests()[0])
+    assert (await future).offset == 64
+    assert following.wakes == 2
 
 
-def test_records_of_a_divided_batch_get_their_own_outcomes(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        records = fill(rig, VALUES)
-        futures = [following.outcomes.follow(each) for each in records]
-        refuse_large(rig, rig.requests()[0], 5000)
-        rig.answer(rig.requests()[0])
-        await following.woken()
-        assert [future.done() for future in futures] == [record.done() for record in records]
-        assert 0 < sum(future.done() for future in futures) < 64
-        serve(rig, 5000)
-        await following.woken()
-        assert offsets(futures) == list(range(64))
-
-    run(test)
+@on_a_loop
+async def test_a_record_with_an_outcome_needs_no_wake_up(rig: Rig, following: Following) -> None:
+    good, bad = fill(rig, VALUES[:1]), []
+    rig.answer(rig.requests()[0])
+    bad = fill(rig, VALUES[:2])
+    rig.answer(rig.requests()[0], error=DENIED)
+    assert following.outcomes.follow(good[0]).result().offset == 0
+    raised = [following.outcomes.follow(each).exception() for each in bad]
+    assert [type(error) for error in raised] == [TopicAuthorizationFailedError] * 2
+    # Each gets its own: raising it sets its traceback.
+    assert raised[0] is not raised[1]
+    assert following.wakes == 0
 
 
-def test_parked_records_are_followed(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        futures = [following.outcomes.follow(rig.send("later", value, partition=0)) for value in VALUES]
-        rig.sender.apply_topic("later", b"", [1])
-        rig.advance_ms(1)
-        rig.answer(rig.requests()[0])
-        await following.woken()
-        # Once they have a batch, and once it is acknowledged: the loop did not run in between.
-        assert following.wakes == 1
-        assert offsets(futures) == list(range(64))
+@on_a_loop
+async def test_records_of_a_divided_batch_get_their_own_outcomes(rig: Rig, following: Following) -> None:
+    records = fill(rig, VALUES)
+    futures = [following.outcomes.follow(each) for each in records]
+    refuse_large(rig, rig.requests()[0], 5000)
+    rig.answer(rig.requests()[0])
+    await following.woken()
+    assert [future.done() for future in futures] == [record.done() for record in records]
+    assert 0 < sum(future.done() for future in futures) < 64
+    serve(rig, 5000)
+    await following.woken()
+    assert offsets(futures) == list(range(64))
 
-    run(test)
+
+@on_a_loop
+async def test_parked_records_are_followed(rig: Rig, following: Following) -> None:
+    futures = [following.outcomes.follow(rig.send("later", value, partition=0)) for value in VALUES]
+    rig.sender.apply_topic("later", b"", [1])
+    rig.advance_ms(1)
+    rig.answer(rig.requests()[0])
+    await following.woken()
+    # Once they have a batch, and once it is acknowledged: the loop did not run in between.
+    assert following.wakes == 1
+    assert offsets(futures) == list(range(64))
 
 
-def test_a_cancelled_future_disturbs_no_other(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        futures = [following.outcomes.follow(each) for each in fill(rig, VALUES)]
-        futures[0].cancel()
-        futures[5].cancel()
-        rig.answer(rig.requests()[0])
-        await following.woken()
-        assert [future.cancelled() for future in futures] == [i in (0, 5) for i in range(64)]
-        assert offsets([future for future in futures if not future.cancelled()]) == [
-            i for i in range(64) if i not in (0, 5)
-        ]
-
-    run(test)
+@on_a_loop
+async def test_a_cancelled_future_disturbs_no_other(rig: Rig, following: Following) -> None:
+    futures = [following.outcomes.follow(each) for each in fill(rig, VALUES)]
+    futures[0].cancel()
+    futures[5].cancel()
+    rig.answer(rig.requests()[0])
+    await following.woken()
+    assert [future.cancelled() for future in futures] == [i in (0, 5) for i in range(64)]
+    assert offsets([future for future in futures if not future.cancelled()]) == [
+        i for i in range(64) if i not in (0, 5)
+    ]
 
 
 @pytest.mark.slow
@@ -170,68 +165,58 @@ def test_records_outlive_their_loop(rig: Rig) -> None:
     asyncio.run(another())
 
 
-def test_all_records_that_are_awaited_share_wake_ups(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        async def outcome(record: Any) -> int:
-            return int((await record).offset)
+@on_a_loop
+async def test_all_records_that_are_awaited_share_wake_ups(rig: Rig, following: Following) -> None:
+    async def outcome(record: Any) -> int:
+        return int((await record).offset)
 
-        tasks = [asyncio.ensure_future(outcome(each)) for each in fill(rig, VALUES)]
-        await asyncio.sleep(0)
-        rig.answer(rig.requests()[0])
-        assert await asyncio.gather(*tasks) == list(range(64))
-        assert following.wakes == 1
-
-    run(test)
+    tasks = [asyncio.ensure_future(outcome(each)) for each in fill(rig, VALUES)]
+    await asyncio.sleep(0)
+    rig.answer(rig.requests()[0])
+    assert await asyncio.gather(*tasks) == list(range(64))
+    assert following.wakes == 1
 
 
-def test_the_first_awaited_record_may_fail_alone(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        records = fill(rig, VALUES)
-        futures = [following.outcomes.follow(each) for each in records]
-        refuse_large(rig, rig.requests()[0], 5000)
-        rig.answer(rig.requests()[0], error=DENIED)
-        rig.answer(rig.requests()[0])
-        await following.woken()
-        assert [isinstance(future.exception(), KafkaError) for future in futures] == [
-            i < 32 for i in range(64)
-        ]
-
-    run(test)
+@on_a_loop
+async def test_the_first_awaited_record_may_fail_alone(rig: Rig, following: Following) -> None:
+    records = fill(rig, VALUES)
+    futures = [following.outcomes.follow(each) for each in records]
+    refuse_large(rig, rig.requests()[0], 5000)
+    rig.answer(rig.requests()[0], error=DENIED)
+    rig.answer(rig.requests()[0])
+    await following.woken()
+    assert [isinstance(future.exception(), KafkaError) for future in futures] == [i < 32 for i in range(64)]
 
 
-def test_a_record_may_be_followed_twice_on_one_loop_and_on_two(rig: Rig) -> None:
+@on_a_loop
+async def test_a_record_may_be_followed_twice_on_one_loop_and_on_two(rig: Rig, following: Following) -> None:
     def follow_elsewhere(record: Any) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
         loop = asyncio.new_event_loop()
         return loop, LoopOutcomes(loop).follow(record)
 
-    async def test(following: Following) -> None:
-        (record,) = fill(rig, VALUES[:1])
-        loop, elsewhere = follow_elsewhere(record)
-        futures = [following.outcomes.follow(record)]
-        # That of `await record`.
-        futures += [LoopOutcomes(asyncio.get_running_loop()).follow(record) for _ in range(2)]
-        rig.answer(rig.requests()[0])
-        await following.woken()
-        assert following.wakes == 1
-        assert offsets(futures) == [0, 0, 0]
-        assert not elsewhere.done()
-        assert (await asyncio.to_thread(loop.run_until_complete, elsewhere)).offset == 0
-        loop.close()
-
-    run(test)
+    (record,) = fill(rig, VALUES[:1])
+    loop, elsewhere = follow_elsewhere(record)
+    futures = [following.outcomes.follow(record)]
+    # That of `await record`.
+    futures += [LoopOutcomes(asyncio.get_running_loop()).follow(record) for _ in range(2)]
+    rig.answer(rig.requests()[0])
+    await following.woken()
+    assert following.wakes == 1
+    assert offsets(futures) == [0, 0, 0]
+    assert not elsewhere.done()
+    assert (await asyncio.to_thread(loop.run_until_complete, elsewhere)).offset == 0
+    loop.close()
 
 
-def test_outcomes_that_are_there_can_be_delivered_at_once(rig: Rig) -> None:
-    async def test(following: Following) -> None:
-        (future,) = [following.outcomes.follow(each) for each in fill(rig, VALUES[:1])]
-        rig.answer(rig.requests()[0])
-        deliver(asyncio.get_running_loop())
-        assert future.result().offset == 0
-        # The descriptor is readable all the same.
-        await following.woken()
-        assert following.wakes == 1
-
-    run(test)
+@on_a_loop
+async def test_outcomes_that_are_there_can_be_delivered_at_once(rig: Rig, following: Following) -> None:
+    (future,) = [following.outcomes.follow(each) for each in fill(rig, VALUES[:1])]
+    rig.answer(rig.requests()[0])
+    deliver(asyncio.get_running_loop())
+    assert future.result().offset == 0
+    # The descriptor is readable all the same.
+    await following.woken()
+    assert following.wakes == 1
 
 
 def test_a_loop_takes_its_descriptor_along(rig: Rig) -> None:

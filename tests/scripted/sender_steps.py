@@ -1,6 +1,9 @@
 """Helpers for tests that run the sender loop step by step with a ``Rig``."""
 
+import selectors
 import socket
+from collections.abc import Callable
+from typing import Any
 
 from tools.harness.reference_records import PartitionResponse, encode_produce_response
 from tools.harness.rig import Peer, Rig, Seen
@@ -16,6 +19,22 @@ def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) 
 
 
 PRODUCER = 4711
+
+
+class NotingSelector(selectors.SelectSelector):
+    """Records the timeouts of its waits, but does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_ms: list[float] = []
+        #: Called during each wait.
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None
+        self.waits_ms.append(timeout * 1000)
+        self.meanwhile()
+        return super().select(0)
 
 
 def grant(rig: Rig, producer_id: int = PRODUCER, epoch: int = 0) -> None:

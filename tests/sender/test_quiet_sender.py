@@ -1,10 +1,8 @@
 """An idle sender sleeps, wakes up for events that it must not miss, and keeps little memory."""
 
 import os
-import selectors
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +11,16 @@ import pytest
 from cyproducer.errors import DeliveryTimeoutError
 from tests.programs import needs_compiler, shared_library
 from tests.scripted.compressors import SlowCompressor
-from tests.scripted.sender_steps import give
+from tests.scripted.sender_steps import NotingSelector, give
 from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running
 
 ROOT = Path(__file__).parents[2]
 
 
-class Noting(selectors.SelectSelector):
-    """Records the timeouts of its waits, but does not wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits_ms: list[float] = []
-        #: Called during each wait.
-        self.meanwhile: Callable[[], object] = lambda: None
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None
-        self.waits_ms.append(timeout * 1000)
-        self.meanwhile()
-        return super().select(0)
-
-
-def sleeping_rig(leader: int = 1, **options: Any) -> tuple[Rig, Noting]:
+def sleeping_rig(leader: int = 1, **options: Any) -> tuple[Rig, NotingSelector]:
     """A rig whose control plane has no work, with a delivery timeout of one minute."""
-    selector = Noting()
+    selector = NotingSelector()
     given: dict[str, Any] = {"delivery_timeout_ms": 60_000, "request_timeout_ms": 100_000}
     rig = Rig({"t": [leader]}, selector=selector, **(given | options))
     rig.control.delay_ms = 1e6

@@ -1,10 +1,8 @@
 """Brokers that throttle (KIP-219): no requests to them until the throttle time is over, no busy wait."""
 
 import re
-import selectors
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -19,30 +17,15 @@ from tests.scripted.scripted_broker import (
     Received,
     ScriptedCluster,
 )
-from tools.harness.reference_records import PartitionResponse, encode_produce_response
-from tools.harness.rig import Rig, Seen
-
-
-def respond(rig: Rig, seen: Seen, throttle_ms: int) -> None:
-    """Sends a response that acknowledges the whole request, with a throttle time."""
-    rig.pending.remove(seen)
-    topics: dict[str, list[PartitionResponse]] = {}
-    for topic, index in seen.places:
-        topics.setdefault(topic, []).append(PartitionResponse(index, base_offset=0))
-    request = seen.request
-    seen.peer.sock.sendall(
-        encode_produce_response(
-            request.api_version, request.correlation_id, list(topics.items()), throttle_ms
-        )
-    )
-    rig.step()
+from tests.scripted.sender_steps import NotingSelector
+from tools.harness.rig import Rig
 
 
 def throttled(rig: Rig, throttle_ms: int) -> None:
     """Makes broker 1 acknowledge a record, and throttle."""
     future = rig.send("t", b"first", partition=0)
     (seen,) = rig.requests()
-    respond(rig, seen, throttle_ms)
+    rig.answer(seen, throttle_ms=throttle_ms)
     assert future.succeeded()
 
 
@@ -103,7 +86,7 @@ def test_a_shorter_throttle_time_does_not_shorten_a_longer_one() -> None:
         rig.send("t", b"1", partition=1)
         # With linger_ms=0, the second batch gathers until the first is answered, unless a flush hurries it.
         rig.clock.advance_ms(1)
-        respond(rig, first, 500)
+        rig.answer(first, throttle_ms=500)
         rig.peers[1].connection.throttle(100, rig.clock.monotonic_ns() / 1e6)
         assert rig.peers[1].connection.throttled_ms(rig.clock.monotonic_ns() / 1e6) == 500
         rig.clock.advance_ms(499)
@@ -121,52 +104,37 @@ def test_throttle_times_are_counted() -> None:
         assert read_producer(rig.accumulator).peak("throttle_ms") == 300
 
 
-class RecordingSelector(selectors.SelectSelector):
-    """Records the timeouts with which the sender waits."""
-
-    waits: list[float]
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None
-        self.waits.append(timeout)
-        return super().select(0)
-
-
-def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_sleeps_until_the_throttle_is_over() -> None:
     """It does not busy-wait while a batch must not be sent, and does not sleep past the throttle time."""
-    waits: list[float] = []
-    RecordingSelector.waits = waits
-    monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
-    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
+    selector = NotingSelector()
+    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9, selector=selector) as rig:
         throttled(rig, 500)
         rig.control.delay_ms = 1e9
         rig.step(1e9)
-        waits.clear()
+        selector.waits_ms.clear()
         rig.send("t", b"later")
         rig.step(1e9)
         rig.step(1e9)
         # Nothing else is due earlier.
-        assert waits == pytest.approx([0.5] * len(waits))
+        assert selector.waits_ms == pytest.approx([500] * len(selector.waits_ms))
         rig.clock.advance_ms(490)
         rig.step(1e9)
-        assert waits[-1] == pytest.approx(0.010)
+        assert selector.waits_ms[-1] == pytest.approx(10)
         rig.clock.advance_ms(10)
         assert values(rig) == [[b"later"]]
 
 
-def test_without_a_waiting_batch_the_sender_wakes_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    RecordingSelector.waits = waits
-    monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
-    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
+def test_without_a_waiting_batch_the_sender_wakes_up_once() -> None:
+    selector = NotingSelector()
+    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9, selector=selector) as rig:
         throttled(rig, 500)
         rig.control.delay_ms = 1e9
         rig.advance_ms(100)
         rig.step(1e9)
-        assert waits[-1] == pytest.approx(0.4)
+        assert selector.waits_ms[-1] == pytest.approx(400)
         rig.clock.advance_ms(400)
         rig.step(1e9)
-        assert waits[-1] > 1000
+        assert selector.waits_ms[-1] > 1_000_000
 
 
 # The other requests

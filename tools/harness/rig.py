@@ -373,6 +373,7 @@ class Rig:
         log_append_time_ms: int = -1,
         step: bool = True,
         record_errors: Mapping[Place, Sequence[tuple[int, str | None]]] | None = None,
+        throttle_ms: int = 0,
     ) -> None:
         """Responds to a request, with ``error`` for all or ``errors`` for single partitions; then steps.
 
@@ -397,7 +398,7 @@ class Rig:
                 )
             )
         version, number = seen.request.api_version, seen.request.correlation_id
-        seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items())))
+        seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items()), throttle_ms))
         if step:
             self.step()
 
