@@ -153,19 +153,6 @@ def test_a_parked_record_expires_after_max_block_ms() -> None:
         assert rig.accumulator.counters()["records_failed"] == 1
 
 
-def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() -> None:
-    """The control plane's own next call is far away; the parked record expires before that."""
-    with Rig(max_block_ms=1000) as rig:
-        rig.control.delay_ms = 1e6
-        future = rig.send("t", b"v")
-        rig.sender.request_control()
-        rig.step()
-        rig.advance_ms(999)
-        assert not future.is_done
-        rig.advance_ms(1)
-        assert future.failed()
-
-
 def test_a_final_metadata_error_fails_the_records_of_its_topic() -> None:
     with Rig() as rig:
         refused, other = rig.send("t", b"v"), rig.send("u", b"v")

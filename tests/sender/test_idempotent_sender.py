@@ -147,14 +147,6 @@ def test_a_partition_has_at_most_five_unsettled_batches() -> None:
         assert on_wire(rig) == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
 
 
-def test_batches_that_wait_for_a_retry_count_among_the_five(rig: Rig) -> None:
-    send(rig, 9)
-    assert len(on_wire(rig)) == 5
-    rig.cut(1)
-    rig.clock.advance_ms(100)
-    assert on_wire(rig) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
-
-
 # Sending again
 
 

@@ -55,15 +55,6 @@ def test_a_request_takes_the_oldest_batch_of_each_partition() -> None:
         assert rig.values("t", 0) == rig.values("t", 1) == [b"%d" % i + bytes(600) for i in range(3)]
 
 
-def test_a_request_stays_below_max_request_size() -> None:
-    with Rig({"t": [1] * 10}, max_request_size=1000) as rig:
-        for partition in range(10):
-            rig.send("t", bytes(230), partition=partition)
-        sizes = [len(seen.batches) for seen in rig.requests()]
-        # A batch has a header of 61 bytes and a record of 237: three are 894 bytes, four would be 1192.
-        assert sizes == [3, 3, 3, 1]
-
-
 def test_1500_partitions_are_sent_in_requests_of_at_most_1024_batches() -> None:
     with Rig({"t": [1] * 1500}) as rig:
         futures = [rig.send("t", b"%d" % partition, partition=partition) for partition in range(1500)]

@@ -63,17 +63,6 @@ def test_an_error_of_one_partition_does_not_affect_another() -> None:
         assert isinstance(bad.exception, errors.MessageSizeTooLargeError)
 
 
-def test_after_the_connection_closes_all_batches_are_resent_in_order() -> None:
-    with Rig({"t": [1]}, batch_size=1000) as rig:
-        futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(7)]
-        assert len(rig.requests()) == 5
-        rig.cut(1)
-        rig.clock.advance_ms(100)
-        rig.answer_all()
-        assert [value[:1] for value in rig.values("t") if value] == [b"%d" % i for i in range(7)]
-        assert all(future.succeeded() for future in futures)
-
-
 # Timeouts
 
 
