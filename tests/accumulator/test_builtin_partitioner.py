@@ -338,3 +338,19 @@ def test_records_with_an_explicit_partition_do_not_move_the_sticky_one() -> None
             rig.send("t", bytes(900), partition=partition)
         rig.answer_all()
         assert placed(rig, 1, 10) == [sticky]
+
+
+def test_batches_at_a_broker_count_for_its_partitions_as_queued_ones_do() -> None:
+    """Four batches on the wire against none: weights of 1 and 5, and 1 and 1 if queues alone counted."""
+    chosen = [0, 0]
+    for seed in range(1, 301):
+        with Rig({"t": [1, 2]}, spec=BUILT_IN["default"], seed=seed * 0x9E3779B97F4A7C15 % 2**64) as rig:
+            for _ in range(4):
+                rig.send("t", b"busy", partition=1)
+                rig.accumulator.flush(0)
+                assert len(rig.requests()) == 1
+            partition = rig.send("t", b"keyless").partition
+            assert partition is not None
+            chosen[partition] += 1
+    assert 30 < chosen[1] < 75
+    assert sum(chosen) == 300

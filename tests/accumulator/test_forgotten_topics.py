@@ -249,3 +249,35 @@ def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None
         # Each topic took 1.2 kB. The first round's batches and buffers are reused. What remains of a topic
         # includes memory that the rig itself keeps.
         assert left[-1] - left[0] < PER_FORGOTTEN_TOPIC * (rounds - 1) * count
+
+
+def test_only_sequences_of_the_epoch_of_now_are_kept() -> None:
+    """Brokers refuse a new epoch whose first sequence is not 0."""
+    with Rig({"t": [1, 1]}, idempotent=True) as rig:
+        grant(rig)
+        for _ in range(3):
+            rig.send("t", b"before", partition=0)
+        rig.answer_all()
+        rig.sender.set_identity(4711, 1)
+        rig.send("t", b"since", partition=1)
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        rig.sender.apply_topic("t", b"", [1, 1])
+        for partition in (0, 1):
+            rig.send("t", b"after", partition=partition)
+        assert [on_wire(rig, partition) for partition in (0, 1)] == [[(1, 0)], [(1, 1)]]
+
+
+def test_each_parked_record_and_each_batch_counts_as_use_of_its_topic() -> None:
+    with Rig(linger_ms=10) as rig:
+        assert rig.sender.topic_used_ms("t") == 0
+        for _ in range(2):
+            rig.clock.advance_ms(1000)
+            rig.send("t", b"parked")
+            assert rig.sender.topic_used_ms("t") == rig.clock.monotonic_ns() / 1e6
+        rig.sender.apply_topic("t", b"", [1])
+        rig.advance_ms(10)
+        rig.answer_all()
+        rig.clock.advance_ms(1000)
+        rig.send("t", b"in a batch")
+        assert rig.sender.topic_used_ms("t") == rig.clock.monotonic_ns() / 1e6

@@ -13,10 +13,11 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.control.partitioners import resolve_partitioner
-from cyproducer.futures.bulk_future import BulkFuture, BulkMetadata
+from cyproducer.futures.bulk_future import BulkFuture, BulkMetadata, RowOffsets
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.records.compression import compressor_for
 from cyproducer.structs import FailedRows
+from tests.scripted.sender_steps import grant
 from tools.harness.rig import Rig
 from tools.harness.until import Running, looks, until, until_blocked
 
@@ -86,14 +87,6 @@ def test_no_rows_are_acknowledged_at_once(rig: Rig) -> None:
         assert future.succeeded()
         assert (future.get(0).count, future.get(0).ranges, len(future.get(0).rows())) == (0, [], 0)
         assert bool(future)
-
-
-def test_without_acknowledgements_offsets_are_unknown() -> None:
-    with Rig({"t": [1]}, acks=0) as rig:
-        future = rig.path.send_many("t", [b"a", b"b"])
-        rig.requests()
-        assert future.get(0).ranges == [(0, -1, 2)]
-        assert pa.record_batch(future.get(0).rows()).to_pydict() == {"partition": [0, 0], "offset": [-1, -1]}
 
 
 # Sequences
@@ -534,3 +527,73 @@ def test_calls_and_sends_of_several_threads_share_batches() -> None:
                     record = rig.log["t", rows.partitions[k]][rows.offsets[k]]
                     assert record.value == b"%s %06d" % (name.encode(), 100 * call + k)
         assert rig.pool.used_bytes == 0
+
+
+# ``RowOffsets`` made of bytes, as unpickling does it
+
+
+@pytest.mark.parametrize(("rows", "bitmap"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3)])
+def test_a_bitmap_has_a_bit_for_each_row(rows: int, bitmap: int) -> None:
+    made = RowOffsets(bytes(4 * rows), bytes(8 * rows), bytes(bitmap), rows)
+    assert len(made) == rows
+    with pytest.raises(ValueError, match="does not match the bitmap"):
+        RowOffsets(bytes(4 * rows), bytes(8 * rows), bytes(bitmap - 1), rows)
+
+
+@pytest.mark.parametrize(("partitions", "offsets"), [(4, 16), (8, 8), (3, 6), (0, 8)])
+def test_each_row_has_a_partition_and_an_offset(partitions: int, offsets: int) -> None:
+    with pytest.raises(ValueError, match=f"{partitions} bytes of partitions, {offsets} bytes of offsets"):
+        RowOffsets(bytes(partitions), bytes(offsets), None, 0)
+
+
+@pytest.mark.parametrize(("bitmap", "nulls"), [(None, 1), (b"\xff", 0)])
+def test_a_bitmap_comes_with_missing_offsets_alone(bitmap: bytes | None, nulls: int) -> None:
+    with pytest.raises(ValueError, match=f"{nulls} offsets are missing"):
+        RowOffsets(bytes(4), bytes(8), bitmap, nulls)
+
+
+RETRIABLE = errors.NotLeaderForPartitionError("moved")
+FINAL = errors.RecordTooLargeError("large")
+
+
+@pytest.mark.parametrize(
+    ("causes", "retriable"),
+    [([RETRIABLE], True), ([FINAL], False), ([RETRIABLE, FINAL], False), ([FINAL, RETRIABLE], False)],
+)
+def test_it_is_retriable_only_if_all_causes_are(causes: list[errors.KafkaError], retriable: bool) -> None:
+    failures = [FailedRows(0, cause, array("q", [row])) for row, cause in enumerate(causes)]
+    assert errors.BulkSendError("rows failed", failures=failures).retriable is retriable
+
+
+def test_rows_of_several_batches_without_acks_are_one_range_for_each_partition() -> None:
+    with Rig({"t": [1, 1]}, acks=0, batch_size=0) as rig:
+        futures = [rig.path.send_many("t", [b"1", b"2", b"3"], partition=i) for i in range(2)]
+        rig.requests()
+        for partition, future in enumerate(futures):
+            assert future.get(0).ranges == [(partition, -1, 3)]
+            assert future.get(0).count == 3
+            rows = pa.record_batch(future.get(0).rows()).to_pydict()
+            assert rows == {"partition": [partition] * 3, "offset": [-1] * 3}
+
+
+DUPLICATE = 46
+
+
+def test_rows_without_an_offset_are_no_neighbours_of_those_that_begin_the_log() -> None:
+    """An unknown offset is -1, one below the first of a partition."""
+    with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
+        grant(rig)
+        rig.send("t", b"hello")
+        rig.step()
+        rig.clock.advance_ms(1)
+        rig.answer_all()
+        rig.log.clear()
+        future = rig.path.send_many("t", [b"1", b"2", b"3"])
+        codes = [DUPLICATE, 0, 0]
+        while rig.requests() or rig.pending:
+            for seen in list(rig.pending):
+                rig.answer(seen, codes.pop(0))
+        assert not codes
+        ranges = future.get(0).ranges
+        assert ranges == [(0, -1, 1), (0, 0, 2)]
+        assert list(future.get(0).rows().offsets) == [-1, 0, 1]

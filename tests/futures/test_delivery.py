@@ -20,7 +20,7 @@ from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.structs import RecordMetadata, TopicPartition
 from tests.malloc import lent_bytes, needs_glibc
 from tools.harness.rig import Rig
-from tools.harness.until import PATIENCE_S, Running, interrupted
+from tools.harness.until import PATIENCE_S, Running, interrupted, until_blocked
 
 NOT_LEADER, NOT_AUTHORIZED = 6, 29
 KINDS = ["acknowledged", "failed", "refused"]
@@ -354,3 +354,20 @@ def test_thousands_of_batches_leave_no_memory_behind(path: str) -> None:
         # A delivery has about 100 bytes, a batch 200, a request 300.
         assert lent_bytes() - before < 2000 * 20
         assert rig.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("timeout", [1e12, float("inf"), None])
+@pytest.mark.parametrize("method", ["result", "exception"])
+def test_a_timeout_may_be_longer_than_a_lock_can_wait(method: str, timeout: float | None) -> None:
+    with Rig({"t": [1]}) as rig:
+        concurrent = rig.send("t", b"v").as_concurrent()
+        waiting = Running(getattr(concurrent, method), timeout)
+        until_blocked(waiting.thread)
+        (seen,) = rig.requests()
+        rig.answer(seen, NOT_AUTHORIZED)
+        rig.run_callbacks()
+        if method == "exception":
+            assert isinstance(waiting.outcome(), TopicAuthorizationFailedError)
+        else:
+            with pytest.raises(TopicAuthorizationFailedError):
+                waiting.outcome()

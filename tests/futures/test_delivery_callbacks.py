@@ -397,3 +397,19 @@ def function(head: str) -> str:
     text = (Path(__file__).resolve().parents[2] / "cyproducer/futures/delivery.pyx").read_text()
     assert text.count(head) == 1
     return text.partition(head)[2].partition("\n\n\n")[0]
+
+
+def test_a_disowned_queue_is_idle_and_runs_nothing() -> None:
+    """Nobody in the child runs what is queued, so that a wait for it would last its whole timeout."""
+    called: list[object] = []
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"v").add_callback(called.append)
+        rig.answer_all()
+        queue = rig.completions
+        assert not queue.wait_idle(0)
+        assert queue.backlog == 1
+        queue.disown()
+        assert queue.wait_idle(0)
+        assert queue.backlog == 0
+        assert queue.run_next(0) is None
+    assert called == []

@@ -12,7 +12,7 @@ import pytest
 from cyproducer import errors
 from cyproducer.records import arrow
 from tests.programs import needs_compiler, shared_library
-from tests.records.arrow_abi import Counted, Made, MadeStream, int32s, made_array, made_schema
+from tests.records.arrow_abi import ArrowSchema, Counted, Made, MadeStream, int32s, made_array, made_schema
 from tests.records.capsules import pointer_in
 from tools.harness.rig import Rig
 
@@ -499,3 +499,46 @@ def test_a_stream_is_released_once_whether_it_ends_or_fails() -> None:
         assert refused.released == 1
         rig.answer_all()
         assert rig.values("t") == [b"abc", b"def", b"ghi"] * 2
+
+
+DATA = b"0123456789abcdefghij"
+
+
+@pytest.mark.parametrize("form", ["vz", "vu"])
+@pytest.mark.parametrize(("start", "size"), [(0, 20), (7, 13), (8, 13), (20, 13), (0, 21), (0x7FFFFFF0, 13)])
+def test_a_view_ends_within_its_buffer(form: str, start: int, size: int) -> None:
+    view = struct.pack("<i4sii", size, DATA[start : start + 4].ljust(4, b"\0"), 0, start)
+    column = made_array(1, None, view, DATA, struct.pack("<q", len(DATA)))
+    table = Made(
+        made_schema("+s", children=[made_schema(form, "value")]), made_array(1, None, children=[column])
+    )
+    with Rig({"t": [1]}) as rig:
+        if start + size > len(DATA):
+            with pytest.raises(ValueError, match="row 0 points outside the column's memory"):
+                rig.path.send_arrow("t", table)
+            return
+        rig.path.send_arrow("t", table)
+        rig.answer_all()
+        assert rig.values("t") == [DATA[start : start + size]]
+
+
+RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def test_a_schema_that_came_with_an_error_is_not_released() -> None:
+    """By the C stream interface the structure means nothing then; its producer has released it already."""
+    released: list[int] = []
+    callback = STREAM_RELEASE(released.append)
+
+    class Half(MadeStream):
+        def _fill_schema(self, stream: int, out: int) -> int:
+            super()._fill_schema(stream, out)
+            ctypes.c_void_p.from_address(out + ArrowSchema.release.offset).value = ctypes.cast(
+                callback, ctypes.c_void_p
+            ).value
+            return 5
+
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(OSError, match="the disk"):
+            rig.path.send_arrow("t", Half(made_schema("+s"), error="the disk"))
+        assert released == []

@@ -4,7 +4,7 @@ without a text has that of its batch."""
 import pytest
 
 from cyproducer import errors
-from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.reference_records import PartitionResponse
 from tools.harness.rig import Rig
 
 INVALID_RECORD = 87
@@ -15,7 +15,6 @@ def test_an_error_message_that_is_not_utf_8_reaches_the_future(of_record: bool) 
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v")
         (seen,) = rig.requests()
-        rig.pending.remove(seen)
         response = PartitionResponse(
             0,
             INVALID_RECORD,
@@ -24,11 +23,7 @@ def test_an_error_message_that_is_not_utf_8_reaches_the_future(of_record: bool) 
             error_message=None if of_record else "cut: ????",
             record_errors=[(0, "cut: ????")] if of_record else (),
         )
-        version, number = seen.request.api_version, seen.request.correlation_id
-        frame = encode_produce_response(version, number, [("t", [response])])
-        assert b"????" in frame
-        seen.peer.sock.sendall(frame.replace(b"????", b"a\xff\xc3z"))
-        rig.step()
+        rig.respond(seen, [("t", [response])], edit=lambda frame: frame.replace(b"????", b"a\xff\xc3z"))
         with pytest.raises(errors.InvalidRecordError, match="cut: a��z"):
             future.get(0)
         assert rig.control.broken == []
@@ -44,13 +39,10 @@ def test_a_refused_record_without_a_text_has_that_of_its_batch(of_record: str | 
         refused, accepted = rig.send("t", b"v"), rig.send("t", b"v", b"k")
         rig.advance_ms(1)
         (seen,) = rig.requests()
-        rig.pending.remove(seen)
         response = PartitionResponse(
             0, INVALID_RECORD, -1, -1, error_message="needs a key", record_errors=[(0, of_record)]
         )
-        version, number = seen.request.api_version, seen.request.correlation_id
-        seen.peer.sock.sendall(encode_produce_response(version, number, [("t", [response])]))
-        rig.step()
+        rig.respond(seen, [("t", [response])])
         with pytest.raises(errors.InvalidRecordError, match="t-0: needs a key"):
             refused.get(0)
         rig.answer_all()

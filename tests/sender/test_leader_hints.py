@@ -14,7 +14,7 @@ from tests.scripted.producing import WAIT_S, producing
 from tests.scripted.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.scripted.scripted_model import Answers
 from tools.harness.reference_records import PartitionResponse, encode_produce_response
-from tools.harness.rig import Rig, Seen
+from tools.harness.rig import Rig
 
 NOT_LEADER, FENCED_LEADER_EPOCH = 6, 74
 NEVER_MS = 3_600_000
@@ -170,16 +170,12 @@ def test_a_leader_with_another_error_or_with_success_is_ignored() -> None:
 
 
 def respond(rig: Rig, change: Callable[[PartitionResponse], PartitionResponse]) -> None:
-    seen: Seen
     (seen,) = rig.requests()
-    rig.pending.remove(seen)
     answers: Answers = [
         (topic, [change(PartitionResponse(index, base_offset=0)) for index, _ in partitions])
         for topic, partitions in seen.request.topics
     ]
-    number = seen.request.correlation_id
-    rig.peers[1].sock.sendall(encode_produce_response(12, number, answers, 0, ENDPOINTS))
-    rig.step()
+    rig.respond(seen, answers, endpoints=ENDPOINTS)
 
 
 def test_an_invalid_endpoint_does_no_harm() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.scripted.sender_steps import one
-from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.reference_records import PartitionResponse
 from tools.harness.rig import Rig
 
 NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
@@ -52,12 +52,8 @@ def test_a_failing_look_at_the_new_leaders_leaves_the_batch_to_the_backoff(
     with Rig({"t": [1]}, produce_version=12) as rig:
         monkeypatch.setattr(rig.control, "on_leaders", fails)
         future = rig.send("t", b"v")
-        seen = one(rig)
-        rig.pending.remove(seen)
         refusal = PartitionResponse(0, NOT_LEADER, current_leader=(5, 9))
-        number = seen.request.correlation_id
-        seen.peer.sock.sendall(encode_produce_response(12, number, [("t", [refusal])], 0))
-        rig.step()
+        rig.respond(one(rig), [("t", [refusal])])
         assert [place for place, _, _ in rig.fates.failures] == [("t", 0)]
         assert rig.control.broken == []
         rig.advance_ms(BACKOFF_MS)

@@ -7,7 +7,7 @@ import pytest
 from cyproducer.errors import TopicAuthorizationFailedError
 from tests.scripted.scripted_model import Answers
 from tests.scripted.sender_steps import one
-from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.reference_records import PartitionResponse
 from tools.harness.rig import Rig
 
 NOT_AUTHORIZED = 29
@@ -21,15 +21,12 @@ def test_a_topic_whose_name_begins_another_name_is_not_taken_for_it(version: int
         futures = {name: rig.send(name, b"v") for name in NAMES}
         rig.clock.advance_ms(1)
         seen = one(rig)
-        rig.pending.remove(seen)
         # The longest name first: each of the others begins it.
         answers: Answers = [
             (name, [PartitionResponse(0, NOT_AUTHORIZED if name == refused else 0, base_offset=0)])
             for name in reversed(NAMES)
         ]
-        number = seen.request.correlation_id
-        seen.peer.sock.sendall(encode_produce_response(version, number, answers))
-        rig.step()
+        rig.respond(seen, answers)
         assert rig.control.broken == []
         for name, future in futures.items():
             assert isinstance(
@@ -49,7 +46,6 @@ def test_batches_and_outcomes_in_any_order_stay_with_their_records(count: int) -
         }
         rig.clock.advance_ms(1)
         seen = one(rig)
-        rig.pending.remove(seen)
         assert seen.places == sorted(places)
         assert [seen.batches[name, partition].records[0].value for name, partition in seen.places] == [
             f"{name}/{partition}".encode() for name, partition in seen.places
@@ -58,11 +54,6 @@ def test_batches_and_outcomes_in_any_order_stay_with_their_records(count: int) -
         answers: dict[str, list[PartitionResponse]] = {}
         for name, partition in places:
             answers.setdefault(name, []).append(PartitionResponse(partition, base_offset=partition))
-        seen.peer.sock.sendall(
-            encode_produce_response(
-                seen.request.api_version, seen.request.correlation_id, list(answers.items())
-            )
-        )
-        rig.step()
+        rig.respond(seen, list(answers.items()))
         assert rig.control.broken == []
         assert [futures[place].get(0).offset for place in places] == [partition for _, partition in places]

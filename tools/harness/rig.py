@@ -43,6 +43,7 @@ from tools.harness.reference_records import (
     PartitionResponse,
     ProduceRequest,
     Record,
+    Topic,
     decode_batches,
     decode_produce_request,
     encode_produce_response,
@@ -379,7 +380,6 @@ class Rig:
 
         ``record_errors``: the records named as the cause, as (place in the batch, message).
         """
-        self.pending.remove(seen)
         topics: dict[str, list[PartitionResponse]] = {}
         for place, batch in seen.batches.items():
             code = (errors or {}).get(place, error)
@@ -397,8 +397,21 @@ class Rig:
                     record_errors=(record_errors or {}).get(place, ()),
                 )
             )
+        self.respond(seen, list(topics.items()), throttle_ms, step=step)
+
+    def respond(
+        self,
+        seen: Seen,
+        topics: Sequence[tuple[Topic, Sequence[PartitionResponse]]],
+        throttle_ms: int = 0,
+        endpoints: Sequence[tuple[int, str, int, str | None]] = (),
+        edit: Callable[[bytes], bytes] = bytes,
+        step: bool = True,
+    ) -> None:
+        """Responds to a request with anything; then steps. ``edit``: changes the response's bytes."""
+        self.pending.remove(seen)
         version, number = seen.request.api_version, seen.request.correlation_id
-        seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items()), throttle_ms))
+        seen.peer.sock.sendall(edit(encode_produce_response(version, number, topics, throttle_ms, endpoints)))
         if step:
             self.step()
 
