@@ -405,8 +405,7 @@ def pipelined(rig: TransactionRig, count: int, start: int = 0) -> list[Seen]:
     for number in range(count):
         for part in b"ab":
             rig.send("t", b"%d%c" % (number, part), partition=0)
-        rig.clock.advance_ms(1)
-        rig.step()
+        rig.advance_ms(1)
     return rig.requests()
 
 
@@ -694,8 +693,7 @@ def test_a_batch_that_is_given_up_calls_the_control_plane_at_once(kind: str) -> 
             rig.sender.apply_topic("t", b"", [1, 1])
             rig.sender.fail_beyond("t", 2)
         else:
-            rig.clock.advance_ms(1001)
-            rig.step()
+            rig.advance_ms(1001)
         rig.step()
         assert rig.control.ticks == before + 1
 
@@ -759,8 +757,7 @@ def test_a_batch_whose_records_have_failed_is_still_on_the_wire() -> None:
         failing(rig)
         future = rig.send("t", b"v", partition=0)
         (seen,) = rig.requests()
-        rig.clock.advance_ms(1001)
-        rig.step()
+        rig.advance_ms(1001)
         assert future.failed()
         assert rig.accumulator.incomplete_batches == 0
         assert not rig.sender.is_drained()
@@ -814,8 +811,7 @@ def test_an_abandoned_batch_that_is_answered_lets_the_transaction_end() -> None:
         failing(rig)
         rig.send("t", b"v", partition=0)
         (seen,) = rig.requests()
-        rig.clock.advance_ms(1001)
-        rig.step()
+        rig.advance_ms(1001)
         rig.control.delay_ms = 1e6
         rig.step()
         assert not rig.sender.is_drained()

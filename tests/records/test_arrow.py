@@ -522,9 +522,6 @@ def test_a_view_ends_within_its_buffer(form: str, start: int, size: int) -> None
         assert rig.values("t") == [DATA[start : start + size]]
 
 
-RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
 def test_a_schema_that_came_with_an_error_is_not_released() -> None:
     """By the C stream interface the structure means nothing then; its producer has released it already."""
     released: list[int] = []

@@ -299,8 +299,7 @@ def test_an_abandoned_batch_that_is_acknowledged_leaves_no_gap(hasty: Rig) -> No
     (future,) = send(hasty, 1)
     hasty.clock.advance_ms(200)
     hasty.requests()
-    hasty.clock.advance_ms(820)
-    hasty.step()
+    hasty.advance_ms(820)
     error = future.exception  # type: ignore[attr-defined]
     assert isinstance(error, DeliveryTimeoutError)
     assert error.maybe_written is True
@@ -333,11 +332,9 @@ def give_up_first(rig: Rig) -> None:
     rig.clock.advance_ms(600)
     send(rig, 1, start=1)
     assert on_wire(rig) == [(0, 0), (0, 1)]
-    rig.clock.advance_ms(300)
-    rig.step()  # request_timeout_ms: both batches fail this attempt
+    rig.advance_ms(300)  # request_timeout_ms: both batches fail this attempt
     rig.pending.clear()
-    rig.clock.advance_ms(130)
-    rig.step()
+    rig.advance_ms(130)
 
 
 def test_a_later_acknowledgement_resolves_an_expired_batch(hasty: Rig) -> None:
@@ -362,11 +359,9 @@ def test_an_expired_batch_that_was_never_written_ends_the_epoch(hasty: Rig) -> N
 def test_an_expired_batch_with_nothing_behind_it_ends_the_epoch(hasty: Rig) -> None:
     send(hasty, 1)
     hasty.requests()
-    hasty.clock.advance_ms(900)
-    hasty.step()
+    hasty.advance_ms(900)
     hasty.pending.clear()
-    hasty.clock.advance_ms(120)
-    hasty.step()
+    hasty.advance_ms(120)
     send(hasty, 1, start=1)
     assert on_wire(hasty) == [(1, 0)]
 
@@ -374,8 +369,7 @@ def test_an_expired_batch_with_nothing_behind_it_ends_the_epoch(hasty: Rig) -> N
 def test_a_batch_that_was_never_sent_uses_no_sequence(hasty: Rig) -> None:
     hasty.auto_connect = False
     (future,) = send(hasty, 1)
-    hasty.clock.advance_ms(1020)
-    hasty.step()
+    hasty.advance_ms(1020)
     assert future.exception.maybe_written is False  # type: ignore[attr-defined]
     hasty.auto_connect = True
     send(hasty, 1, start=1)
@@ -389,8 +383,7 @@ def test_a_batch_that_expires_in_its_queue_leaves_a_known_gap(hasty: Rig) -> Non
     send(hasty, 1, start=1)
     assert on_wire(hasty) == [(0, 0), (0, 1)]
     answer_next(hasty, NOT_ENOUGH_REPLICAS)
-    hasty.clock.advance_ms(870)
-    hasty.step()
+    hasty.advance_ms(870)
     assert first.exception.maybe_written is False  # type: ignore[attr-defined]
     assert state(hasty) is State.GAP
     answer_next(hasty, OUT_OF_ORDER)
