@@ -30,6 +30,8 @@ class TransactionRig(Rig):
     """A rig with a transactional id, and an identity that ``end`` bumps."""
 
     epoch = 0
+    play: Play
+    """Has the machine that decides, in some tests."""
 
     def begin(self, *, first: bool = False) -> None:
         self.sender.set_identity(PRODUCER, self.epoch)
@@ -479,11 +481,12 @@ def test_a_part_that_is_split_again_keeps_the_sequences_too() -> None:
 # Records that are refused, and dropped
 
 
-def dropping() -> tuple[TransactionRig, Play]:
-    rig, play = rigged(batch_size=1 << 16, linger_ms=1), Play().written()
-    play.machine.drops_refused = True
-    rig.fates.transaction_machine = play.machine
-    return rig, play
+def dropping() -> TransactionRig:
+    rig = rigged(batch_size=1 << 16, linger_ms=1)
+    rig.play = Play().written()
+    rig.play.machine.drops_refused = True
+    rig.fates.transaction_machine = rig.play.machine
+    return rig
 
 
 def rest(rig: TransactionRig) -> list[tuple[int, list[bytes | None]]]:
@@ -499,15 +502,14 @@ def rest(rig: TransactionRig) -> list[tuple[int, list[bytes | None]]]:
 
 @pytest.mark.parametrize("start", [0, 7, 2**31 - 1, 2**31 - 2, 2**31 - 3])
 def test_what_is_behind_refused_records_gets_their_sequences(start: int) -> None:
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         first, second, third = pipelined(rig, 3, start)
         rig.answer(first, INVALID)
         assert rig.requests() == []
         for seen in (second, third):
             rig.answer(seen, OUT_OF_ORDER)
         assert rest(rig) == [(start, [b"1a", b"1b"]), ((start + 2) % 2**31, [b"2a", b"2b"])]
-        assert play.machine.state is State.IN_TRANSACTION
+        assert rig.play.machine.state is State.IN_TRANSACTION
         assert not rig.sender.has_lost()
         rig.send("t", b"next", partition=0)
         rig.advance_ms(1)
@@ -518,8 +520,7 @@ def test_what_is_behind_refused_records_gets_their_sequences(start: int) -> None
 
 
 def test_what_is_behind_records_that_the_broker_names_moves_by_their_number() -> None:
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         first, second = pipelined(rig, 2)
         rig.answer(first, INVALID, record_errors={("t", 0): [(0, "bad")]})
         rig.answer(second, OUT_OF_ORDER)
@@ -534,7 +535,7 @@ def test_what_is_behind_records_that_the_broker_names_moves_by_their_number() ->
         rig.answer(again[1], OUT_OF_ORDER)
         assert rest(rig) == [(0, [b"1a", b"1b"])]
         assert not rig.sender.has_lost()
-        assert play.machine.state is State.IN_TRANSACTION
+        assert rig.play.machine.state is State.IN_TRANSACTION
         assert_nothing_left(rig)
 
 
@@ -549,8 +550,7 @@ def refused_behind_a_retry(rig: TransactionRig) -> list[Seen]:
 
 
 def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_too() -> None:
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         again = refused_behind_a_retry(rig)
         assert [(sequences([seen]), seen.values()) for seen in again] == [
             ([(0, 0)], [b"0a", b"0b"]),
@@ -559,41 +559,38 @@ def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_
         rig.answer(again[0], INVALID)
         rig.answer(again[1], OUT_OF_ORDER)
         assert rest(rig) == [(0, [b"2a", b"2b"])]
-        assert play.machine.state is State.IN_TRANSACTION
+        assert rig.play.machine.state is State.IN_TRANSACTION
         assert_nothing_left(rig)
 
 
 def test_an_older_batch_that_is_refused_too_gives_its_sequences() -> None:
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         before, behind = refused_behind_a_retry(rig)
         rig.answer(before, INVALID)
         rig.answer(behind, INVALID)
         rig.send("t", b"next", partition=0)
         assert rest(rig) == [(0, [b"next"])]
-        assert play.machine.state is State.IN_TRANSACTION
+        assert rig.play.machine.state is State.IN_TRANSACTION
         assert_nothing_left(rig)
 
 
 @pytest.mark.parametrize("refusal", [INVALID, TOO_LARGE])
 def test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones(refusal: int) -> None:
     """The late request would be taken for the records that have its sequences since, and write its own."""
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         first, _second = pipelined(rig, 2)
         rig.answer(first, refusal)
         rig.cut(1)
         rig.clock.advance_ms(200)
         moved = refusal == INVALID
-        assert (play.machine.state is State.ABORTABLE_ERROR) is moved
+        assert (rig.play.machine.state is State.ABORTABLE_ERROR) is moved
         if moved:
-            assert "records were refused" in str(play.machine.cause)
+            assert "records were refused" in str(rig.play.machine.cause)
 
 
 def test_a_request_that_may_come_late_is_not_forgotten_in_a_split() -> None:
     """The records keep their sequences first, and would get others then."""
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         first, _second = pipelined(rig, 2)
         rig.answer(first, TOO_LARGE)
         rig.cut(1)
@@ -602,19 +599,18 @@ def test_a_request_that_may_come_late_is_not_forgotten_in_a_split() -> None:
         part, *behind = rig.requests()
         assert part.values() == [b"0a"]
         rig.answer(part, INVALID)
-        assert play.is_in(State.IN_TRANSACTION)
+        assert rig.play.is_in(State.IN_TRANSACTION)
         for seen in behind:
             rig.answer(seen, OUT_OF_ORDER)
-        assert play.is_in(State.ABORTABLE_ERROR)
+        assert rig.play.is_in(State.ABORTABLE_ERROR)
 
 
 def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
-    rig, play = dropping()
-    with rig:
+    with dropping() as rig:
         first, second = pipelined(rig, 2)
         rig.answer(first, INVALID)
         # The gap is not closed any more.
-        play.machine.fail(GIVEN_UP)
+        rig.play.machine.fail(GIVEN_UP)
         rig.answer(second, OUT_OF_ORDER)
         rig.next()
         rig.fates.transaction_machine = Play().written().machine

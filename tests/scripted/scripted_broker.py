@@ -86,25 +86,6 @@ __all__ = [
 ]
 
 TIMEOUT_S = 60.0
-ALL_VERSIONS = {
-    PRODUCE: (3, 13),
-    METADATA: (0, 13),
-    API_VERSIONS: (0, 4),
-    INIT_PRODUCER_ID: (0, 5),
-    SASL_HANDSHAKE: (0, 1),
-    SASL_AUTHENTICATE: (0, 2),
-    FIND_COORDINATOR: (0, 6),
-    ADD_PARTITIONS_TO_TXN: (0, 5),
-    ADD_OFFSETS_TO_TXN: (0, 4),
-    END_TXN: (0, 5),
-    TXN_OFFSET_COMMIT: (0, 5),
-    DESCRIBE_TRANSACTIONS: (0, 0),
-    LIST_TRANSACTIONS: (0, 2),
-    FETCH: (4, 12),
-    LIST_OFFSETS: (1, 7),
-    CREATE_TOPICS: (2, 7),
-    DESCRIBE_CONFIGS: (1, 4),
-}
 BEFORE_AUTHENTICATION = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
 
@@ -212,7 +193,7 @@ class Node:
         self.id = node_id
         self.host = cluster.interface
         self.connections: list[Connection] = []
-        self.versions = dict(ALL_VERSIONS)
+        self.versions = {key: (lowest, highest) for key, (lowest, highest, _) in wire.VERSIONS.items()}
         self.tells_ranges_with_35 = True
         self.features: dict[str, int] = {}
         """Finalized feature -> level, in ApiVersions responses."""
@@ -302,7 +283,7 @@ class ScriptedCluster:
         self.sasl = sasl
         #: Connections are encrypted with it; None: they are not.
         self.tls = tls
-        self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
+        self._acts: dict[int, deque[Act]] = {key: deque() for key in wire.VERSIONS}
         self._holds: list[threading.Event] = []
         self.nodes = {node_id: Node(self, node_id) for node_id in range(1, nodes + 1)}
         for name, partitions in topics.items():

@@ -24,25 +24,26 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 10, 24, 25, 26, 28
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 FETCH, LIST_OFFSETS, CREATE_TOPICS, DESCRIBE_CONFIGS = 1, 2, 19, 32
-FIRST_FLEXIBLE = {
-    PRODUCE: 9,
-    METADATA: 9,
-    API_VERSIONS: 3,
-    INIT_PRODUCER_ID: 2,
-    SASL_HANDSHAKE: 1 << 15,
-    SASL_AUTHENTICATE: 2,
-    FIND_COORDINATOR: 3,
-    ADD_PARTITIONS_TO_TXN: 3,
-    ADD_OFFSETS_TO_TXN: 3,
-    END_TXN: 3,
-    TXN_OFFSET_COMMIT: 3,
-    DESCRIBE_TRANSACTIONS: 0,
-    LIST_TRANSACTIONS: 0,
-    FETCH: 12,
-    LIST_OFFSETS: 6,
-    CREATE_TOPICS: 5,
-    DESCRIBE_CONFIGS: 4,
+VERSIONS = {
+    PRODUCE: (3, 13, 9),
+    METADATA: (0, 13, 9),
+    API_VERSIONS: (0, 4, 3),
+    INIT_PRODUCER_ID: (0, 5, 2),
+    SASL_HANDSHAKE: (0, 1, 1 << 15),
+    SASL_AUTHENTICATE: (0, 2, 2),
+    FIND_COORDINATOR: (0, 6, 3),
+    ADD_PARTITIONS_TO_TXN: (0, 5, 3),
+    ADD_OFFSETS_TO_TXN: (0, 4, 3),
+    END_TXN: (0, 5, 3),
+    TXN_OFFSET_COMMIT: (0, 5, 3),
+    DESCRIBE_TRANSACTIONS: (0, 0, 0),
+    LIST_TRANSACTIONS: (0, 2, 0),
+    FETCH: (4, 12, 12),
+    LIST_OFFSETS: (1, 7, 6),
+    CREATE_TOPICS: (2, 7, 5),
+    DESCRIBE_CONFIGS: (1, 4, 4),
 }
+"""API key -> the lowest and the highest version of the brokers, and the first one that is flexible."""
 NO_ID = uuid.UUID(int=0)
 
 
@@ -58,7 +59,7 @@ class Header:
 
     @property
     def flexible(self) -> bool:
-        return self.version >= FIRST_FLEXIBLE[self.api_key]
+        return self.version >= VERSIONS[self.api_key][2]
 
     def text(self) -> str:
         """Reads a text that may not be null."""
@@ -80,7 +81,7 @@ def read_header(payload: bytes) -> Header:
     """Reads the header of a request; ``payload`` is the request without its size prefix of four bytes."""
     reader = Reader(payload)
     api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
-    if api_key not in FIRST_FLEXIBLE:
+    if api_key not in VERSIONS:
         raise MalformedError(f"API key {api_key} is not used by a producer")
     header = Header(api_key, version, correlation_id, reader.string(flexible=False), reader)
     reader.no_tags(header.flexible)
