@@ -46,22 +46,15 @@ def test_a_batch_that_failed_of_age_gets_no_more_records() -> None:
         assert request.values() == [b"3", b"4"]
 
 
-def test_a_purged_batch_gets_no_more_records() -> None:
+@pytest.mark.parametrize("way", ["purged", "of a removed partition"])
+def test_a_batch_that_was_failed_gets_no_more_records(way: str) -> None:
     with Rig({"t": [1]}, linger_ms=1000) as rig:
         fill(rig, b"1", b"2")
-        assert not rig.sender.purge(True, False, KafkaTimeoutError("purged"))
-        fill(rig, b"3", b"4")
-        rig.advance_ms(1001)
-        (request,) = rig.requests()
-        rig.answer(request)
-        assert request.values() == [b"3", b"4"]
-
-
-def test_a_batch_of_a_removed_partition_gets_no_more_records() -> None:
-    with Rig({"t": [1]}, linger_ms=1000) as rig:
-        fill(rig, b"1", b"2")
-        assert not rig.sender.fail_beyond("t", 0)
-        # The partition is back with the next metadata.
+        if way == "purged":
+            assert not rig.sender.purge(True, False, KafkaTimeoutError("purged"))
+        else:
+            # It is back with the next metadata.
+            assert not rig.sender.fail_beyond("t", 0)
         fill(rig, b"3", b"4")
         rig.advance_ms(1001)
         (request,) = rig.requests()
@@ -117,28 +110,20 @@ def test_only_so_many_completed_batches_are_kept() -> None:
 # Timestamps where the clock that is read for each record lags behind the exact one
 
 
-def test_a_record_is_not_older_than_the_one_its_batch_began_with() -> None:
-    """The first record reads the exact clock, the second one that of the last tick, some milliseconds ago."""
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [([0, -3, 2], [0, 0, 2]), ([0, -60_000], [0, -60_000])],
+    ids=["lagging", "set back"],
+)
+def test_a_record_is_not_older_than_the_one_its_batch_began_with(read: list[int], written: list[int]) -> None:
+    """The first record reads the exact clock, the second one that of the last tick, some milliseconds ago. A
+    clock that was set back is followed."""
     with Rig({"t": [1]}, linger_ms=10) as rig:
         now_ms = rig.clock.unix_ms()
-        rig.send("t", b"1")
-        rig.clock.set_unix_ms(now_ms - 3)
-        rig.send("t", b"2")
-        rig.clock.set_unix_ms(now_ms + 2)
-        rig.send("t", b"3")
+        for later_ms in read:
+            rig.clock.set_unix_ms(now_ms + later_ms)
+            rig.send("t", b"v")
         rig.advance_ms(10)
         (seen,) = rig.requests()
         (batch,) = seen.batches.values()
-        assert [record.timestamp for record in batch.records] == [now_ms, now_ms, now_ms + 2]
-
-
-def test_a_clock_that_was_set_back_is_followed() -> None:
-    with Rig({"t": [1]}, linger_ms=10) as rig:
-        now_ms = rig.clock.unix_ms()
-        rig.send("t", b"1")
-        rig.clock.set_unix_ms(now_ms - 60_000)
-        rig.send("t", b"2")
-        rig.advance_ms(10)
-        (seen,) = rig.requests()
-        (batch,) = seen.batches.values()
-        assert [record.timestamp for record in batch.records] == [now_ms, now_ms - 60_000]
+        assert [record.timestamp - now_ms for record in batch.records] == written

@@ -8,15 +8,10 @@ import pytest
 
 from cyproducer.accumulator.metric_snapshot import read_producer
 from tools.harness.reference_records import Record, batch_of, encode_batch
-from tools.harness.rig import Rig, Seen
+from tools.harness.rig import Rig
 from tools.harness.until import PATIENCE_S, Running, until
 
 KIB = 1024
-
-
-def sizes(requests: list[Seen]) -> list[int]:
-    """The size, including all headers, of each batch of each request."""
-    return [12 + batch.batch_length for seen in requests for batch in seen.batches.values()]
 
 
 # Growing

@@ -11,7 +11,6 @@ from tests.scripted.compressors import ScriptedCompressor
 from tests.scripted.sender_steps import NotingSelector
 from tools.harness.rig import Rig
 
-KIB = 1024
 TEXT = b"the same words again and again " * 20
 
 Settings = Mapping[str, tuple[float, int, Any]]

@@ -36,7 +36,6 @@ from tools.harness.reference_records import (
 CODECS = [reference.NONE, reference.GZIP, reference.SNAPPY, reference.LZ4, reference.ZSTD]
 # kafka-python's snappy needs an additional library.
 CODECS_OF_KAFKA_PYTHON = [reference.NONE, reference.GZIP, reference.LZ4, reference.ZSTD]
-I64 = st.integers(-(2**63), 2**63 - 1)
 MAYBE_BYTES = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=20), MAYBE_BYTES), max_size=4).map(tuple)
 # Far apart, so that deltas take every length, but not so far that a delta exceeds 64 bits.

@@ -19,7 +19,6 @@ from cyproducer.send.extensions import Extensions
 from tools.harness.rig import Rig
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
-DAY_MS = 86_400_000
 
 
 @pytest.fixture

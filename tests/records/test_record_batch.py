@@ -22,7 +22,6 @@ Headers = tuple[tuple[str, bytes | None], ...]
 # Sizes and differences at which a varint (seven bits per byte, after zigzag) becomes longer.
 EDGES = [0, 1, 62, 63, 64, 65, 127, 128, 8191, 8192, 8193, 1 << 20, (1 << 20) + 1]
 NOW = 1_700_000_000_000
-HEADER = 61
 
 
 def packed(headers: Headers) -> bytes:
@@ -201,6 +200,7 @@ def test_values_may_fill_the_largest_request_and_no_more(limit: int) -> None:
             rig.answer_all()
         # The largest batch is exactly as large as allowed; one byte more is refused.
         assert read_producer(rig.accumulator).peak("batch_bytes") == limit
-        with pytest.raises(RecordTooLargeError):
+        with pytest.raises(RecordTooLargeError) as caught:
             rig.send("t", bytes(limit - around + 1)).get(0)
+        assert (caught.value.record_size, caught.value.limit) == (limit + 1, limit)
         assert [len(v or b"") for v in rig.values("t")] == [0, 1, limit - around]

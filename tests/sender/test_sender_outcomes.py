@@ -9,7 +9,6 @@ from tests.scripted.sender_steps import cause_of_the_end, narrow, one
 from tools.harness.rig import Rig
 from tools.harness.until import Running
 
-WAIT_S = 60.0
 # With batch_size 1000, a batch has room for one record of 600 bytes: the next record closes it.
 
 
