@@ -75,37 +75,25 @@ def test_a_batch_grows_to_eight_times_batch_size_while_requests_are_in_flight() 
         assert_nothing_left(rig)
 
 
-def test_batches_for_a_near_broker_do_not_grow() -> None:
+@pytest.mark.parametrize(
+    ("answers_ms", "grows"),
+    [
+        pytest.param([NEAR_MS], False, id="near"),
+        pytest.param([49], False, id="below fifty milliseconds"),
+        pytest.param([51], True, id="above fifty milliseconds"),
+        pytest.param([NEAR_MS, *[100] * 40], False, id="near, and overloaded for seconds"),
+        pytest.param([NEAR_MS, *[FAR_MS] * 200], True, id="near, and then far for a minute"),
+        # A slow link or an overloaded broker takes no more with larger batches.
+        pytest.param([100, 500], False, id="above four times the fastest answer"),
+        pytest.param([100, 350], True, id="below four times the fastest answer"),
+    ],
+)
+def test_batches_grow_if_a_far_broker_answers_about_as_fast_as_ever(
+    answers_ms: list[float], grows: bool
+) -> None:
     with rigged() as rig:
-        learn(rig, NEAR_MS)
-        assert max(after_growth(rig)) <= BATCH_SIZE
-
-
-@pytest.mark.parametrize(("fastest_ms", "grows"), [(49, False), (51, True)])
-def test_a_broker_is_far_from_fifty_milliseconds_on(fastest_ms: float, grows: bool) -> None:
-    with rigged() as rig:
-        learn(rig, fastest_ms)
+        learn(rig, *answers_ms)
         assert (max(after_growth(rig)) > BATCH_SIZE) is grows
-
-
-def test_a_near_broker_that_is_overloaded_for_seconds_is_not_far() -> None:
-    with rigged() as rig:
-        learn(rig, NEAR_MS, *[100] * 40)
-        assert max(after_growth(rig)) <= BATCH_SIZE
-
-
-def test_a_broker_that_was_near_becomes_far_within_a_minute() -> None:
-    with rigged() as rig:
-        learn(rig, NEAR_MS, *[FAR_MS] * 200)
-        assert max(after_growth(rig)) > BATCH_SIZE
-
-
-def test_batches_do_not_grow_if_answers_take_four_times_the_fastest() -> None:
-    """A slow link or an overloaded broker takes no more with larger batches."""
-    for answer_ms, grows in ((500, False), (350, True)):
-        with rigged() as rig:
-            learn(rig, 100, answer_ms)
-            assert (max(after_growth(rig)) > BATCH_SIZE) is grows
 
 
 def test_a_batch_that_can_be_sent_does_not_grow() -> None:

@@ -3,7 +3,7 @@
 Stepped by hand with a ``Rig``. The decisions about the transaction are those of the test.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -140,16 +140,12 @@ def test_a_refusal_that_is_gone_says_that_no_transaction_was_open() -> None:
         assert rig.accumulator.why_refused("closed") == errors.ProducerClosedError("closed")
 
 
-def test_a_closed_producer_accepts_nothing_even_if_a_transaction_begins(rig: TransactionRig) -> None:
+@pytest.mark.parametrize("then", [TransactionRig.begin, TransactionRig.end])
+def test_a_closed_producer_says_so_although_a_transaction_begins_or_ends(
+    rig: TransactionRig, then: Callable[[TransactionRig], None]
+) -> None:
     rig.accumulator.close()
-    rig.begin()
-    with pytest.raises(errors.ProducerClosedError):
-        rig.send("t", b"v")
-
-
-def test_a_closed_producer_says_so_although_the_transaction_ends(rig: TransactionRig) -> None:
-    rig.accumulator.close()
-    rig.end()
+    then(rig)
     with pytest.raises(errors.ProducerClosedError):
         rig.send("t", b"v")
 
