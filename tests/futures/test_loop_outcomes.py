@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
+from cyproducer.futures import asyncio_bridge
 from cyproducer.futures.asyncio_bridge import LoopOutcomes, deliver
 from cyproducer.structs import RecordMetadata
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
@@ -60,6 +61,12 @@ def rig() -> Iterator[Rig]:
         assert_nothing_left(rig)
 
 
+def groups() -> int:
+    """How many groups there are: one for the followed records of each batch, on each loop."""
+    kind = vars(asyncio_bridge)["Group"]
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
 def offsets(futures: list[asyncio.Future[Any]]) -> list[int]:
     return [future.result().offset for future in futures]
 
@@ -68,8 +75,10 @@ def offsets(futures: list[asyncio.Future[Any]]) -> list[int]:
 async def test_many_batches_share_one_wake_up_and_need_no_other_thread(
     rig: Rig, following: Following
 ) -> None:
+    before = groups()
     futures = [following.outcomes.follow(each) for each in fill(rig, VALUES)]
     others = [following.outcomes.follow(rig.send("t", value, partition=1)) for value in VALUES]
+    assert groups() == before + 2
     rig.advance_ms(1)
     rig.requests()
     rig.answer_all()
