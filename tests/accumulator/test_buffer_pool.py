@@ -1,16 +1,18 @@
 """The pool: every byte is accounted for, waiters are served in FIFO order, and waits time out."""
 
 import gc
+import os
 import queue
 import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 
 import pytest
 
-from cyproducer.accumulator.buffer_pool import BufferPool, Lease
+from cyproducer.accumulator.buffer_pool import BufferPool, Lease, Ticket
 from tools.harness.until import PATIENCE_S, Running, until
 
 
@@ -376,3 +378,29 @@ def test_a_closed_producers_pool_keeps_nothing() -> None:
     pool.give_back(everything=True)
     assert pool.cached_bytes == 0
     assert borrow(pool, 131_072).capacity == 131_072
+
+
+@pytest.fixture
+def notify_fd() -> Iterator[int]:
+    reader, writer = os.pipe()
+    yield writer
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_whoever_joins_after_one_has_left_is_served(leaving: int, notify_fd: int) -> None:
+    """Had the line kept a pointer to who left its end, the next to join would be in no line."""
+    pool = BufferPool(2048)
+    lease = pool.acquire(2048)
+    assert lease is not None
+    tickets = [Ticket(pool, 512, notify_fd) for _ in range(3)]
+    left = tickets.pop(leaving)
+    left.cancel()
+    tickets.append(Ticket(pool, 512, notify_fd))
+    lease.release()
+    assert [ticket.granted for ticket in tickets] == [True, True, True]
+    assert (pool.used_bytes, pool.waiting_threads) == (1536, 3)
+    for ticket in tickets:
+        ticket.cancel()
+    assert (pool.used_bytes, pool.waiting_threads) == (0, 0)

@@ -16,7 +16,7 @@ from cyproducer.errors import (
 )
 from cyproducer.records.compression import compressor_for
 from tests.scripted.compressors import ScriptedCompressor, SlowCompressor
-from tools.harness.rig import Rig
+from tools.harness.rig import HookResult, Rig
 from tools.harness.until import PATIENCE_S
 
 NOT_LEADER, NOT_AUTHORIZED, TIMED_OUT = 6, 29, 7
@@ -377,3 +377,29 @@ def test_the_buffer_that_a_compressor_returns_is_released() -> None:
     for each in returned:
         # Raises BufferError while the buffer is still exported.
         each.clear()
+
+
+def test_a_shorter_backoff_of_a_later_batch_does_not_end_that_of_an_earlier_one() -> None:
+    """Both are batches of one partition, and the earlier one goes first."""
+    waits_ms = iter([500.0, 100.0])
+
+    def hook(topic: str, partition: int, attempts: int, error: Exception, now_ms: float) -> HookResult:
+        return now_ms + next(waits_ms), None
+
+    with Rig({"t": [1]}) as rig:
+        rig.fates.hook = hook
+        rig.send("t", b"1")
+        (first,) = rig.requests()
+        rig.send("t", b"2")
+        # It would gather until the first is answered.
+        rig.accumulator.flush(0)
+        (second,) = rig.requests()
+        rig.answer(first, error=7)
+        rig.answer(second, error=7)
+        rig.advance_ms(101)
+        assert rig.requests() == []
+        rig.advance_ms(398)
+        assert rig.requests() == []
+        rig.advance_ms(1)
+        rig.answer_all()
+        assert rig.values("t") == [b"1", b"2"]

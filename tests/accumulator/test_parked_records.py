@@ -17,7 +17,7 @@ from cyproducer.errors import (
 from cyproducer.records.compression import compressor_for
 from tests.scripted.compressors import ScriptedCompressor
 from tools.harness.rig import Rig
-from tools.harness.until import Running, until, until_blocked
+from tools.harness.until import PATIENCE_S, Running, until, until_blocked
 
 
 def test_missing_metadata_is_requested_and_records_are_parked() -> None:
@@ -411,3 +411,20 @@ def test_the_first_parked_record_of_several_topics_expires_first(made: str) -> N
         assert not futures[1].is_done
         rig.advance_ms(1)
         assert futures[1].failed()
+
+
+def test_a_flush_waits_for_the_batch_that_a_parked_record_went_into() -> None:
+    """That batch has a later number than the flush began with."""
+    with Rig() as rig:
+        future = rig.send("t", b"parked")
+        flush = Running(lambda: (rig.accumulator.flush(PATIENCE_S), future.is_done))
+        until(lambda: "t" in rig.sender.parked_topics(), "the parked record")
+        flush.thread.join(0.1)
+        assert flush.running
+        rig.sender.apply_topic("t", b"", [1])
+        (seen,) = rig.requests()
+        # Placing it has woken the flush.
+        flush.thread.join(0.1)
+        assert flush.running
+        rig.answer(seen)
+        assert flush.outcome() == (True, True)

@@ -18,9 +18,10 @@ from cyproducer.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.send.extensions import Extensions
-from cyproducer.send.send_path import SendPath
+from cyproducer.send.send_path import SendPath, WouldBlock
 from cyproducer.structs import ProducerRecord
 from tools.harness.reference_records import Record, batch_of, encode_batch
 from tools.harness.rig import Rig
@@ -379,3 +380,24 @@ def test_closing_ends_the_wait_for_memory(topic: str) -> None:
         with pytest.raises(ProducerClosedError, match="was not accepted"):
             sending.outcome()
         assert rig.pool.used_bytes == 0
+
+
+def test_a_callback_does_not_wait_for_callbacks() -> None:
+    """It would wait for itself: ``send()`` does not either."""
+    accepted: list[RecordFuture] = []
+
+    with Rig({"t": [1]}, completions=CompletionQueue(None, 1)) as rig:
+
+        def send() -> RecordFuture:
+            return rig.path._send_at_once("t", b"more", None, None, None, None, None)
+
+        rig.send("t", b"v").add_callback(lambda metadata: accepted.append(send()))
+        rig.answer_all()
+        assert rig.completions.backlog == 1
+        with pytest.raises(WouldBlock) as blocked:
+            send()
+        assert blocked.value.what == "callbacks"
+        rig.run_callbacks()
+        (future,) = accepted
+        rig.answer_all()
+        assert future.get(0).offset == 1
