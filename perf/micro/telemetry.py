@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer import KafkaProducer
 from cyproducer.clients.telemetry_client import Collected
-from cyproducer.control.telemetry import Subscription
 from cyproducer.testing import EmbeddedBroker
+from cyproducer.wire.telemetry_api import GetTelemetrySubscriptionsResponse
 from perf.runs.measuring import cpu_s
 
 INTERVAL_MS = 20
@@ -48,7 +48,7 @@ def of_push(topics: int, pushes: int, codec: str) -> tuple[float, int]:
         times: list[float] = []
         done = threading.Event()
 
-        def noted(subscription: Subscription) -> Collected:
+        def noted(subscription: GetTelemetrySubscriptionsResponse) -> Collected:
             times.append(cpu_s())
             if len(times) > WARM_UP + pushes:
                 done.set()
