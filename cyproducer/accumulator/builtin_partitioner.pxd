@@ -3,9 +3,8 @@ from libc.stdint cimport int32_t
 from cyproducer.base.clock cimport Clock
 from cyproducer.accumulator.structures cimport Accumulator, RecordView, Topic
 
-# Policies for records that have no key, or whose key the partitioner ignores. `PartitionerSpec.keyless` uses
-# their names in lower case.
-cpdef enum Keyless:
+# Policies for records that have no key, or whose key the partitioner ignores, in the order of KEYLESS.
+cdef enum Keyless:
     STICKY                    # one partition until it has batch_size bytes, then another (KIP-480, KIP-794)
     RANDOM                    # a random partition for each record
     ROUND_ROBIN               # the partitions in turn, one record each

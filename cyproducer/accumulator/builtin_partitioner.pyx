@@ -24,12 +24,16 @@ cdef enum:
     CANDIDATES = 8
 
 
+KEYLESS = ("sticky", "random", "round_robin", "single_broker")
+
+
 cdef int32_t keyless_number(str name) except -1:
-    """The ``Keyless`` with this name, in lower case; raises ValueError if there is none."""
-    if name.upper() not in Keyless.__members__:
-        allowed = ", ".join(Keyless.__members__).lower()
-        raise ValueError(f"unknown policy {name!r} for records without a key: allowed: {allowed}")
-    return Keyless.__members__[name.upper()]
+    """The ``Keyless`` of this name in ``KEYLESS``; raises ValueError if there is none."""
+    if name not in KEYLESS:
+        raise ValueError(
+            f"unknown policy {name!r} for records without a key: allowed: {', '.join(KEYLESS)}"
+        )
+    return KEYLESS.index(name)
 
 
 cdef uint64_t next_random(uint64_t* state) noexcept nogil:

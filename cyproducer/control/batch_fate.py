@@ -22,13 +22,13 @@ from cyproducer.control.idempotence import (
     Fate,
     Idempotence,
     Order,
-    Place,
     Verdict,
 )
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import MARKERS_LAST_MS, LastErrors, RetryPolicy
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.structs import TopicPartition
 
 if TYPE_CHECKING:
     from cyproducer.control.transaction_machine import TransactionMachine
@@ -178,7 +178,7 @@ class FatePolicy:
         """Whether rejected records may fail while the others are still sent."""
         return self.transaction_machine is None or self.transaction_machine.drops_refused
 
-    def cannot_move(self, place: Place) -> None:
+    def cannot_move(self, place: TopicPartition) -> None:
         """A batch behind rejected records would get other sequences, although a request for it may still
         arrive late. So the open transaction cannot continue without those records."""
         assert self.transaction_machine is not None
@@ -208,7 +208,7 @@ class FatePolicy:
 
     def progress(
         self,
-        place: Place,
+        place: TopicPartition,
         on_wire: int,
         unsettled: int,
         current: bool,

@@ -63,6 +63,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.structs import TopicPartition
 
 LAST_EPOCH = 32767
 
@@ -161,41 +162,34 @@ class Action(enum.Enum):
     RELEASE = "send everything"
 
 
-class Transition(NamedTuple):
-    """The state that an event leads to, and the actions on the way."""
-
-    to: State
-    actions: tuple[Action, ...] = ()
-
-
 _S, _E, _A = State, Event, Action
 
-TABLE: Mapping[tuple[State, Event], Transition] = {
+TABLE: Mapping[tuple[State, Event], tuple[State, tuple[Action, ...]]] = {
     # The identity
-    (_S.NO_ID, _E.WANTED): Transition(_S.ASKING, (_A.ASK,)),
-    (_S.ASKING, _E.GRANTED): Transition(_S.HOLDING, (_A.TAKE,)),
-    (_S.ASKING, _E.NOT_GRANTED): Transition(_S.NO_ID),
-    (_S.ASKING, _E.DENIED): Transition(_S.REFUSED, (_A.FAIL_ALL,)),
-    (_S.HOLDING, _E.BUMP): Transition(_S.HOLDING, (_A.NEXT_EPOCH,)),
-    (_S.HOLDING, _E.WORN_OUT): Transition(_S.NO_ID, (_A.FORGET_ID,)),
-    (_S.HOLDING, _E.FENCED): Transition(_S.NO_ID, (_A.FORGET_ID,)),
+    (_S.NO_ID, _E.WANTED): (_S.ASKING, (_A.ASK,)),
+    (_S.ASKING, _E.GRANTED): (_S.HOLDING, (_A.TAKE,)),
+    (_S.ASKING, _E.NOT_GRANTED): (_S.NO_ID, ()),
+    (_S.ASKING, _E.DENIED): (_S.REFUSED, (_A.FAIL_ALL,)),
+    (_S.HOLDING, _E.BUMP): (_S.HOLDING, (_A.NEXT_EPOCH,)),
+    (_S.HOLDING, _E.WORN_OUT): (_S.NO_ID, (_A.FORGET_ID,)),
+    (_S.HOLDING, _E.FENCED): (_S.NO_ID, (_A.FORGET_ID,)),
     # A new id will follow, which works as a bump.
-    (_S.NO_ID, _E.BUMP): Transition(_S.NO_ID),
-    (_S.ASKING, _E.BUMP): Transition(_S.ASKING),
-    (_S.NO_ID, _E.FENCED): Transition(_S.NO_ID),
-    (_S.ASKING, _E.FENCED): Transition(_S.ASKING),
+    (_S.NO_ID, _E.BUMP): (_S.NO_ID, ()),
+    (_S.ASKING, _E.BUMP): (_S.ASKING, ()),
+    (_S.NO_ID, _E.FENCED): (_S.NO_ID, ()),
+    (_S.ASKING, _E.FENCED): (_S.ASKING, ()),
     # A partition
-    (_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED, (_A.HOLD_NEW,)),
-    (_S.SENDING, _E.ABSENT): Transition(_S.GAP, (_A.HOLD_ALL,)),
-    (_S.UNRESOLVED, _E.LOST): Transition(_S.UNRESOLVED),
-    (_S.UNRESOLVED, _E.ABSENT): Transition(_S.GAP, (_A.HOLD_ALL,)),
-    (_S.UNRESOLVED, _E.LATER_ACKNOWLEDGED): Transition(_S.SENDING, (_A.RELEASE,)),
-    (_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE)),
-    (_S.GAP, _E.LOST): Transition(_S.GAP),
-    (_S.GAP, _E.ABSENT): Transition(_S.GAP),
+    (_S.SENDING, _E.LOST): (_S.UNRESOLVED, (_A.HOLD_NEW,)),
+    (_S.SENDING, _E.ABSENT): (_S.GAP, (_A.HOLD_ALL,)),
+    (_S.UNRESOLVED, _E.LOST): (_S.UNRESOLVED, ()),
+    (_S.UNRESOLVED, _E.ABSENT): (_S.GAP, (_A.HOLD_ALL,)),
+    (_S.UNRESOLVED, _E.LATER_ACKNOWLEDGED): (_S.SENDING, (_A.RELEASE,)),
+    (_S.UNRESOLVED, _E.SETTLED): (_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE)),
+    (_S.GAP, _E.LOST): (_S.GAP, ()),
+    (_S.GAP, _E.ABSENT): (_S.GAP, ()),
     # The batches before the gap must be settled first; usually there are none, and SETTLED follows at once.
-    (_S.GAP, _E.QUIET): Transition(_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
-    (_S.GAP, _E.QUIET_IN_TRANSACTION): Transition(_S.SENDING, (_A.STRIP, _A.RELEASE)),
+    (_S.GAP, _E.QUIET): (_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
+    (_S.GAP, _E.QUIET_IN_TRANSACTION): (_S.SENDING, (_A.STRIP, _A.RELEASE)),
 }
 """Every possible transition; a pair that is not listed is impossible and raises KeyError."""
 
@@ -213,13 +207,6 @@ def diagrams() -> tuple[str, str]:
         done = f" / {', '.join(action.value for action in actions)}" if actions else ""
         texts[state in _OF_IDENTITY] += f"    {state.name} --> {to.name}: {event.value}{done}\n"
     return texts[True], texts[False]
-
-
-class Place(NamedTuple):
-    """A partition."""
-
-    topic: str
-    partition: int
 
 
 class BatchFacts(NamedTuple):
@@ -306,7 +293,7 @@ class Idempotence:
         #: -1 until an id is assigned.
         self.producer_id = -1
         self.epoch = -1
-        self._troubles: dict[Place, _Trouble] = {}
+        self._troubles: dict[TopicPartition, _Trouble] = {}
 
     # The identity
 
@@ -360,7 +347,7 @@ class Idempotence:
             return Judgement(Fate.ACKNOWLEDGE, True)
         if error_code in SEQUENCE_ERRORS and self.transactional:
             # Behind an unsettled batch, or behind one that has since been split.
-            split = Place(batch.topic, batch.partition) in self._troubles
+            split = TopicPartition(batch.topic, batch.partition) in self._troubles
             behind = error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (split or not batch.first)
             return Judgement(Fate.RETRY if behind else Fate.FAIL, maybe)
         if error_code in SEQUENCE_ERRORS:
@@ -378,14 +365,14 @@ class Idempotence:
             if fate is Fate.RETRY:
                 return ()
             # Nothing is released, not even at the end of a gap.
-            self._troubles.pop(Place(batch.topic, batch.partition), None)
+            self._troubles.pop(TopicPartition(batch.topic, batch.partition), None)
             return (Action.HOLD_ALL,)
         if error_code in FENCING_ERRORS and batch.first:
             for _ in self._identity(Event.FENCED):
                 self._forget_id()
         if fate is Fate.RETRY and not (error_code in SEQUENCE_ERRORS and batch.first):
             return ()
-        place = Place(batch.topic, batch.partition)
+        place = TopicPartition(batch.topic, batch.partition)
         trouble = self._troubles.setdefault(place, _Trouble())
         if maybe_written:
             trouble.lost_id = max(trouble.lost_id, batch.id)
@@ -399,7 +386,7 @@ class Idempotence:
     # A partition
 
     def on_progress(
-        self, place: Place, on_wire: int, unsettled: int, current: bool, acknowledged_id: int = -1
+        self, place: TopicPartition, on_wire: int, unsettled: int, current: bool, acknowledged_id: int = -1
     ) -> list[Order]:
         """Called when a batch of a held-back partition ended; returns the orders, in sequence.
 
@@ -438,7 +425,7 @@ class Idempotence:
         """A new transaction begins: no partition is in trouble any more."""
         self._troubles.clear()
 
-    def partition_state(self, place: Place) -> State:
+    def partition_state(self, place: TopicPartition) -> State:
         """Returns the state of a partition."""
         trouble = self._troubles.get(place)
         return State.SENDING if trouble is None else trouble.state

@@ -35,7 +35,7 @@ class PartitionerSpec(NamedTuple):
     key_hash: str
     """How a key chooses the partition: one of ``records.hashing.RULES``; "none" ignores keys."""
     keyless: str
-    """Where other records go: a member of ``accumulator.builtin_partitioner.Keyless``, in lower case."""
+    """Where other records go: one of ``accumulator.builtin_partitioner.KEYLESS``."""
 
 
 BUILT_IN: Final[dict[str, PartitionerSpec]] = {

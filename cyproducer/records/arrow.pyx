@@ -27,7 +27,7 @@ cdef enum:
 
 # Matches the end of a stream's error message if Ctrl-C interrupted Python code in the stream. Only the text
 # of the error is available here.
-INTERRUPTED = re.compile(r"(?:^|Python exception: )KeyboardInterrupt(?::[^\n]*)?\s*\Z", re.MULTILINE)
+cdef str INTERRUPTED = r"(?:^|Python exception: )KeyboardInterrupt(?::[^\n]*)?\s*\Z"
 
 cdef const char* SCHEMA_CAPSULE = "arrow_schema"
 cdef const char* ARRAY_CAPSULE = "arrow_array"
@@ -83,7 +83,7 @@ cdef object stream_error(ArrowArrayStream* stream, int code):
     if stream.get_last_error != NULL:
         text = stream.get_last_error(stream)
     said = text.decode("utf-8", "replace") if text != NULL else "it reported no reason"
-    if INTERRUPTED.search(said):
+    if re.search(INTERRUPTED, said, re.MULTILINE):
         return KeyboardInterrupt()
     return OSError(code, f"data: its Arrow stream failed: {said}")
 

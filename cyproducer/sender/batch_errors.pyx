@@ -25,7 +25,8 @@ from cyproducer.wire.produce_codec cimport Request, free_request
 from cyproducer.sender.sender cimport Sender
 
 from cyproducer.control.batch_fate import Failure
-from cyproducer.control.idempotence import Action, BatchFacts, Fate, Place, Verdict
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
+from cyproducer.structs import TopicPartition
 from cyproducer.errors import for_code, told
 from cyproducer.base.log import Log
 
@@ -178,7 +179,7 @@ cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
         action = order.action
         if action is Action.STRIP:
             if strip_sequences(&sender.accumulator.c, p, order.from_id):
-                sender.fates.cannot_move(Place(topic_name(p), p.index))
+                sender.fates.cannot_move(TopicPartition(topic_name(p), p.index))
                 transaction_lost(sender)
         elif action is Action.BUMP_EPOCH or action is Action.FORGET_ID:
             producer_id, epoch = sender.fates.identity
@@ -193,7 +194,7 @@ cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) ex
     cdef const Accumulator* a = &sender.accumulator.c
     while p.gate != GATE_OPEN:
         orders = sender.fates.progress(
-            Place(topic_name(p), p.index),
+            TopicPartition(topic_name(p), p.index),
             p.in_flight,
             p.unsettled_count,
             p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch,

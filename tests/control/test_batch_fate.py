@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
-from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order, Place
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import MARKERS_LAST_MS, ExponentialBackoff, RetryPolicy
@@ -28,6 +28,7 @@ from cyproducer.errors import (
     TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
+from cyproducer.structs import TopicPartition
 from tests.control.coordinator_play import Play
 
 NOW_MS = 1_000_000.0
@@ -269,7 +270,7 @@ def test_a_fenced_identity_is_forgotten(case: Case) -> None:
 def test_a_gap_is_closed_by_a_new_epoch(case: Case) -> None:
     case.identify()
     case.decide(UNAUTHORIZED, sequenced=True)
-    place = Place("t", 1)
+    place = TopicPartition("t", 1)
     assert case.policy.progress(place, 1, 1, True, -1, NOW_MS) == [], "something is on the wire"
     orders = case.policy.progress(place, 0, 0, True, -1, NOW_MS)
     assert orders == [Order(Action.STRIP, 50), Order(Action.HOLD_NEW, 50)]
@@ -425,7 +426,7 @@ def test_a_transaction_that_drops_refused_records_goes_on(open_case: Transaction
     assert getattr(verdict.error, "errno", None) == code
     assert getattr(verdict.error, "maybe_written", None) is False
     assert open_case.machine.state is State.IN_TRANSACTION
-    place = Place("t", 1)
+    place = TopicPartition("t", 1)
     orders_later = open_case.policy.progress(place, 0, 0, True, -1, NOW_MS)
     assert orders_later == [Order(Action.STRIP, 50), Order(Action.RELEASE, 50)]
 
@@ -454,7 +455,7 @@ def test_it_fails_with_records_that_may_be_written_or_that_are_not_refused_for_t
 def test_it_fails_if_sequences_would_change_of_records_that_may_come_late(
     open_case: TransactionCase,
 ) -> None:
-    open_case.policy.cannot_move(Place("t", 1))
+    open_case.policy.cannot_move(TopicPartition("t", 1))
     assert open_case.machine.state is State.ABORTABLE_ERROR
     assert "t-1: records were refused, and a request for those behind" in str(open_case.machine.cause)
 

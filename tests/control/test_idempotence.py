@@ -16,13 +16,13 @@ from cyproducer.control.idempotence import (
     Fate,
     Idempotence,
     Order,
-    Place,
     State,
     diagrams,
 )
 from cyproducer.errors.error_code import ErrorCode
+from cyproducer.structs import TopicPartition
 
-PLACE = Place("t", 0)
+PLACE = TopicPartition("t", 0)
 NOT_LEADER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 6, 7, 19, 20
 DUPLICATE = 46
 DOCS = Path(__file__).parents[2] / "docs"
@@ -282,9 +282,9 @@ def test_batches_before_a_gap_are_settled_in_the_old_epoch_first() -> None:
 def test_each_partition_has_its_own_state() -> None:
     machine = holding()
     machine.on_fate(facts(), 0, Fate.FAIL, True)
-    assert machine.partition_state(Place("t", 1)) is State.SENDING
-    assert machine.partition_state(Place("u", 0)) is State.SENDING
-    assert machine.on_progress(Place("t", 1), 0, 0, True) == []
+    assert machine.partition_state(TopicPartition("t", 1)) is State.SENDING
+    assert machine.partition_state(TopicPartition("u", 0)) is State.SENDING
+    assert machine.on_progress(TopicPartition("t", 1), 0, 0, True) == []
 
 
 # In a transaction

@@ -10,14 +10,15 @@ import pytest
 
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import SharedList
-from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order, Place, State
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order, State
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.structs import TopicPartition
 from cyproducer.wire.responses import BrokerInfo, MetadataResponse
 from tests.control.test_metadata import new_metadata, topic
 
-PLACE = Place("t", 0)
+PLACE = TopicPartition("t", 0)
 TOO_LARGE = 10
 
 

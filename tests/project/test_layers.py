@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "net": (
         "accumulator", "base", "config", "control", "errors", "records", "security", "version", "wire",
     ),
-    "sender": ("accumulator", "base", "control", "errors", "futures", "net", "records", "wire"),
+    "sender": ("accumulator", "base", "control", "errors", "futures", "net", "records", "structs", "wire"),
     "clients": (
         "base", "config", "control", "errors", "futures", "net", "records", "sender", "structs", "wire",
     ),
